@@ -1,0 +1,77 @@
+# Target functions shared by every folder. One object-free static library a folder keeps the layers visible in the link graph.
+find_package(Threads REQUIRED)
+find_package(absl REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
+if(PRISM_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+  include(GoogleTest)
+endif()
+
+find_path(PRISM_CUDA_INCLUDE cuda.h
+  HINTS $ENV{CUDA_HOME}/include /usr/local/cuda/include ${CMAKE_SOURCE_DIR}/.deps/include
+  DOC "Public CUDA 13 headers (an installed toolkit, or `make deps`)" REQUIRED)
+find_path(PRISM_NCCL_INCLUDE nccl.h
+  HINTS ${PRISM_CUDA_INCLUDE} ${CMAKE_SOURCE_DIR}/.deps/include DOC "Public NCCL headers" REQUIRED)
+
+add_library(prism_warnings INTERFACE)
+target_compile_options(prism_warnings INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
+  $<$<BOOL:${PRISM_WERROR}>:-Werror>)
+
+add_library(cuda_headers INTERFACE)
+target_include_directories(cuda_headers SYSTEM INTERFACE ${PRISM_CUDA_INCLUDE} ${PRISM_NCCL_INCLUDE})
+
+add_library(prism_sanitize INTERFACE)
+if(PRISM_SANITIZE)
+  target_compile_options(prism_sanitize INTERFACE -fsanitize=${PRISM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(prism_sanitize INTERFACE -fsanitize=${PRISM_SANITIZE})
+endif()
+
+# prism_library(NAME SOURCES a.cc ... [DEPS x y]): static library of one folder, includes rooted at the repository
+# ("src/trace/reader.h", "hostcuda/driver/stream.h"); public API headers at include/ ("prism/trace.h").
+function(prism_library NAME)
+  cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${NAME} STATIC ${A_SOURCES})
+  target_include_directories(${NAME} PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/hostcuda/include)
+  target_link_libraries(${NAME} PUBLIC ${A_DEPS} Threads::Threads PRIVATE prism_warnings prism_sanitize)
+endfunction()
+
+# prism_test(NAME SOURCES a_test.cc DEPS x [LABEL unit|integration|golden|gpu|slow]): one GoogleTest binary.
+function(prism_test NAME)
+  if(NOT PRISM_BUILD_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(A "" "LABEL" "SOURCES;DEPS" ${ARGN})
+  if(NOT A_LABEL)
+    set(A_LABEL unit)
+  endif()
+  add_executable(${NAME} ${A_SOURCES})
+  target_include_directories(${NAME} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/hostcuda/include)
+  target_link_libraries(${NAME} PRIVATE ${A_DEPS} GTest::gtest GTest::gmock GTest::gtest_main Threads::Threads prism_warnings prism_sanitize)
+  add_test(NAME ${NAME} COMMAND ${NAME})
+  set_tests_properties(${NAME} PROPERTIES LABELS ${A_LABEL} TIMEOUT 300)
+endfunction()
+
+# prism_preload(NAME SONAME libx.so.1 SOURCES ... [EXPORTS map] [DEPS static-libs]): a library that is preloaded into, or
+# opened by, foreign processes: hidden symbols, no dependency but libc, C++ runtime linked statically, never sanitized
+# (a sanitizer's runtime cannot enter a foreign process late).
+function(prism_preload NAME)
+  cmake_parse_arguments(A "" "SONAME;EXPORTS;DIRECTORY" "SOURCES;DEPS" ${ARGN})
+  add_library(${NAME} SHARED ${A_SOURCES})
+  target_include_directories(${NAME} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/hostcuda/include)
+  target_compile_options(${NAME} PRIVATE -fvisibility=hidden -fvisibility-inlines-hidden -fno-semantic-interposition)
+  target_link_libraries(${NAME} PRIVATE ${A_DEPS} cuda_headers Threads::Threads ${CMAKE_DL_LIBS} prism_warnings)
+  target_link_options(${NAME} PRIVATE -static-libstdc++ -static-libgcc -Wl,--exclude-libs,ALL -Wl,-Bsymbolic -Wl,-z,defs)
+  # LIBRARY file name is the SONAME itself, so that the loader and dlopen find it without links.
+  set_target_properties(${NAME} PROPERTIES PREFIX "" SUFFIX "" OUTPUT_NAME ${A_SONAME} NO_SONAME ON)
+  target_link_options(${NAME} PRIVATE -Wl,-soname,${A_SONAME})
+  if(A_DIRECTORY)
+    set_target_properties(${NAME} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${A_DIRECTORY})
+  endif()
+  if(A_EXPORTS)
+    target_link_options(${NAME} PRIVATE -Wl,--version-script=${A_EXPORTS})
+    set_target_properties(${NAME} PROPERTIES LINK_DEPENDS ${A_EXPORTS})
+  endif()
+endfunction()

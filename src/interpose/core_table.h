@@ -1,0 +1,58 @@
+// The shim core: what prism's NCCL, runtime and NVML shims use of prism's driver shim, in the same process.
+//
+// Owner: libcuda.so.1 of prism. Others get it by cuGetExportTable(&kPrismCoreUuid): when that fails, the process is not
+// under prism (or a stand-in was loaded before the shim), and they forward everything untouched. Thread-safe; no exceptions.
+#ifndef PRISM_INTERPOSE_CORE_TABLE_H_
+#define PRISM_INTERPOSE_CORE_TABLE_H_
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "src/trace/writer.h"
+#include "src/wire/protocol.h"
+
+namespace prism::interpose {
+
+inline constexpr uint32_t kCoreTableVersion = 1;
+inline constexpr CUuuid kPrismCoreUuid = {
+    {'p', 'r', 'i', 's', 'm', '-', 'c', 'o', 'r', 'e', '-', 't', 'a', 'b', 'l', '1'}};
+
+/// A slot of the rank's arena. `host` is valid in this process and registered with CUDA.
+struct ArenaSlot {
+  void* host;
+  uint64_t offset;
+  uint64_t bytes;
+};
+
+struct CoreTable {
+  size_t size;
+  uint32_t version;
+
+  wire::Mode (*mode)();
+  uint32_t (*rank)();
+  uint32_t (*world)();
+  const wire::Welcome* (*welcome)();  // null outside capture and emulate
+  trace::Writer* (*writer)();         // null when nothing is recorded
+  uint32_t (*stream_number)(CUstream stream);  // the writer's number of a stream, any of the legacy/per-thread handles too
+
+  /// Sends a packet; with `reply` waits for the answer (same request number) and copies up to reply_bytes of it.
+  /// Returns the answer's size, 0 for no reply asked, or -1 when the controller is gone.
+  int64_t (*request)(wire::Header* packet, void* reply, size_t reply_bytes);
+  /// Calls back, on the service thread, for every Abort packet. At most 8 listeners.
+  void (*on_abort)(void (*listener)(const wire::Abort*, void*), void* context);
+
+  bool (*arena_take)(uint64_t bytes, ArenaSlot* slot);  // false: no memory
+  void (*arena_give)(const ArenaSlot* slot);
+  uint32_t (*word_take)();  // index of a free control word, zeroed
+  void (*word_give)(uint32_t index);
+  uint32_t* (*word)(uint32_t index);  // its address: valid for the host and for cuStreamWaitValue32
+  void (*ring)();                     // bumps and wakes the bell
+
+  uint32_t (*call_site)();  // id of the caller's innermost user frames (Python's, else C's); told to the controller once
+};
+
+}  // namespace prism::interpose
+
+#endif  // PRISM_INTERPOSE_CORE_TABLE_H_
