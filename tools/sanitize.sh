@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Builds and runs the C++ unit and integration tests under sanitizers: tools/sanitize.sh [asan] [tsan].
+set -uo pipefail
+cd "$(dirname "$0")/.."
+status=0
+for preset in "${@:-asan}"; do
+  cmake --preset "$preset" --log-level=WARNING -DCMAKE_CXX_COMPILER_LAUNCHER=ccache &&
+    cmake --build --preset "$preset" -j "$(nproc)" &&
+    ctest --preset "$preset" -j "$(nproc)" || status=1
+done
+exit $status
