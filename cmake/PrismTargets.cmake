@@ -5,6 +5,23 @@ find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
+# The programs run on machines that have none of these: abseil's archives instead of its shared objects, fmt and
+# spdlog as headers.
+get_property(prism_imported DIRECTORY PROPERTY IMPORTED_TARGETS)
+foreach(target IN LISTS prism_imported)
+  if(target MATCHES "^absl::")
+    get_target_property(location ${target} IMPORTED_LOCATION_NONE)
+    if(location)
+      string(REGEX REPLACE "\\.so(\\.[0-9.]*)?$" ".a" archive "${location}")
+      if(EXISTS ${archive})
+        set_target_properties(${target} PROPERTIES IMPORTED_LOCATION_NONE ${archive} IMPORTED_NO_SONAME TRUE)
+      endif()
+    endif()
+  endif()
+endforeach()
+set_target_properties(spdlog::spdlog_header_only PROPERTIES
+  INTERFACE_LINK_LIBRARIES "Threads::Threads;fmt::fmt-header-only")
+
 if(PRISM_BUILD_TESTS)
   find_package(GTest REQUIRED)
   include(GoogleTest)

@@ -1,7 +1,8 @@
 // Clock: what the engine and the paced emulation read, wait on and block on.
 //
-// One interface, so that the engine that evaluates a graph offline is the one that drives virtual ranks. Implementations:
-// WallClock (steady time), FreeClock (no waiting: everything completes at once). Thread-safe.
+// One interface, so that the engine that evaluates a graph offline is the one that drives virtual
+// ranks. Implementations: WallClock (steady time), FreeClock (no waiting: everything completes at
+// once). Thread-safe.
 #ifndef PRISM_BASE_CLOCK_H_
 #define PRISM_BASE_CLOCK_H_
 
@@ -24,7 +25,9 @@ class Clock {
 class WallClock final : public Clock {
  public:
   int64_t NowNs() const override {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - epoch_).count();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() -
+                                                                epoch_)
+        .count();
   }
   void WaitUntil(int64_t deadline_ns) override {
     std::this_thread::sleep_until(epoch_ + std::chrono::nanoseconds(deadline_ns));

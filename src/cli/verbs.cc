@@ -1,0 +1,11 @@
+#include "src/cli/verbs.h"
+
+namespace prism::cli {
+
+std::vector<std::unique_ptr<Verb>> AllVerbs() {
+  std::vector<std::unique_ptr<Verb>> verbs;
+  verbs.push_back(MakeDoctorVerb());
+  return verbs;
+}
+
+}  // namespace prism::cli
