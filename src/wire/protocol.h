@@ -89,7 +89,7 @@ struct Refuse {
   char reason[1024];
 };
 
-enum CommFlags : uint32_t { kCommNonBlocking = 1 };
+enum CommFlags : uint32_t { kCommNonBlocking = 1, kCommShrink = 2 };
 
 struct CommCreate {
   Header header;
@@ -102,7 +102,7 @@ struct CommCreate {
   uint32_t reserved;
 };
 
-// Split (color < 0: takes part, gets none), and shrink as a split whose excluded ranks do not call.
+// Split (color < 0: takes part, gets none), and shrink (kCommShrink) as a split whose excluded ranks do not call.
 struct CommSplit {
   Header header;
   uint32_t parent;
@@ -111,6 +111,9 @@ struct CommSplit {
   uint32_t split_index;  // how many splits of this parent came before, on this rank
   uint32_t flags;
   uint32_t call_site;
+  uint32_t parent_rank;  // of the calling member; matters where one process holds several members of the parent
+  uint32_t excluded;     // kCommShrink: number of ranks of the parent that do not call
+  // uint32_t excluded_ranks[excluded] follows
 };
 
 struct CommReady {
@@ -135,6 +138,8 @@ struct CommClose {
   Header header;
   uint32_t comm;
   CloseKind kind;
+  uint32_t comm_rank;  // of the closing member; matters where one process holds several members
+  uint32_t reserved;
 };
 
 // Operations keep NCCL's meaning; data types and reductions keep nccl.h's numbers.
@@ -173,6 +178,8 @@ struct OpRecord {
   uint64_t out_offset, out_bytes;  // in_bytes/out_bytes are always the true payload sizes
   uint32_t call_site;
   uint32_t stream;       // trace's stream number
+  uint32_t comm_rank;    // of the calling member; matters where one process holds several members (ncclCommInitAll)
+  uint32_t reserved;
 };
 
 // A group (ncclGroupStart..End, or one call) is one unit of arrival and release: its operations progress together.
