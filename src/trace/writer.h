@@ -1,11 +1,15 @@
 // Writes one rank's PrismTrace from inside the user's process.
 //
-// Owner: the driver shim; the other shims reach it through the shim core. No dependency but libc, no exception, nothing
-// printed: a failure (disk full, no permission) is kept in status() and shows up as `dropped` in the seal. Thread-safe:
-// each sequence has its own buffer and lock; tables have one lock. Buffers are flushed at 64 KiB, and by Flush().
+// Owner: the driver shim; the other shims reach it through the shim core. No dependency but libc,
+// no exception, nothing printed: a failure (disk full, no permission) is kept in status() and shows
+// up as `dropped` in the seal. Thread-safe: each sequence has its own buffer and lock; tables have
+// one lock. Buffers are flushed at 64 KiB, and by Flush().
 //
-// Spans are formed here: Launch() extends the stream's open span; any other node on the stream closes it. Host time
-// between two visible host nodes is aggregated the same way (HostCall()).
+// Spans are formed here: Launch() extends the stream's open span; any other node on the stream
+// closes it, and so does a synchronization that waits for it, a launch from another thread, and a
+// very long span (at a place that depends on its content alone, so that repeating work is cut
+// alike). Host time between two visible host nodes is aggregated the same way (HostCall()). After
+// fork() the child's copy is closed and writes nothing.
 //
 //   Writer w; w.Open(path, rank, world);
 //   uint32_t s = w.AddStream(0, 0, "default"), t = w.ThisThread();
@@ -29,7 +33,8 @@ class Writer {
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
-  /// Creates `path`. Returns 0 or an errno value. Calls before Open, or after a failed one, do nothing.
+  /// Creates `path`. Returns 0 or an errno value. Calls before Open, or after a failed one, do
+  /// nothing.
   int Open(const char* path, uint32_t rank, uint32_t world);
   bool is_open() const;
   int status() const;  // 0, or the errno of the first failed write
@@ -38,14 +43,18 @@ class Writer {
   uint32_t AddStream(uint32_t device, int priority, std::string_view name);
   uint32_t ThisThread();  // registers the calling thread at its first call
 
-  /// Interns a string, a distinct launch, a distinct call; cheap when seen before (one hash look-up).
+  /// Interns a string, a distinct launch, a distinct call; cheap when seen before (one hash
+  /// look-up).
   uint32_t String(std::string_view text);
-  uint32_t Kernel(KernelKind kind, std::string_view name, const uint32_t grid[3], const uint32_t block[3],
-                  uint32_t shared_bytes, uint64_t bytes);
+  uint32_t Kernel(KernelKind kind, std::string_view name, const uint32_t grid[3],
+                  const uint32_t block[3], uint32_t shared_bytes, uint64_t bytes);
   uint32_t Call(const CallRecord& call);
   void Communicator(const CommRecord& comm, const uint32_t* world_ranks);
 
-  /// Stream nodes, called by the enqueuing thread; each adds the thread's kEnqueue (spans: also kEnqueueLast) node.
+  /// Stream nodes, called by the enqueuing thread; each adds the thread's kEnqueue (spans: also
+  /// kEnqueueLast) node. Calls of one ncclGroup (CallRecord::group > 1) follow each other on the
+  /// thread. A version or sequence beyond 32 bits is not representable: the node is dropped and
+  /// counted.
   void Launch(uint32_t stream, uint32_t kernel);
   void Comm(uint32_t stream, uint32_t call, uint64_t sequence, ValueSource values);
   void Record(uint32_t stream, uint32_t event, uint64_t version);
@@ -53,16 +62,17 @@ class Writer {
   void StreamNode(uint32_t stream, NodeKind kind);  // kHostFunc, kValueWrite, kValueWait
 
   /// Host nodes of the calling thread.
-  void HostCall(uint64_t ns);                       // aggregated into the next kHost node
-  void SyncStream(uint32_t stream);                 // waits for everything enqueued on it so far
-  void SyncDevice();                                // kSync of kind kDevice, for every stream
+  void HostCall(uint64_t ns);        // aggregated into the next kHost node
+  void SyncStream(uint32_t stream);  // waits for everything enqueued on it so far
+  void SyncCopy(uint32_t stream);  // the same, by a copy that blocks the host (kSync of kind kCopy)
+  void SyncDevice();               // kSync of kind kDevice, for every stream with work
   void SyncEvent(uint32_t event, uint64_t version, bool query);
   void CommInit(uint32_t comm);
   void Mark(MarkKind kind, std::string_view text);
 
   void Memory(MemoryKind kind, int64_t bytes, uint64_t address);
   void Timing(uint32_t sequence, uint64_t first_node, const int64_t* ns, size_t count);
-  void Meta(std::string_view json);
+  void Meta(std::string_view json);  // one JSON object
 
   void Flush();
   /// Closes open spans, writes everything and the seal. Returns 0 or an errno value.
