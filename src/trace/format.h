@@ -108,11 +108,13 @@ struct ChunkHeader {
   uint32_t magic;  // kChunkMagic
   ChunkKind kind;
   uint32_t sequence;
-  uint32_t crc32c;  // of this struct with this member 0, then of the payload
+  uint32_t crc32c;  // of the payload
   uint64_t first;   // index of the first element in its table or sequence
   uint64_t count;
-  uint64_t bytes;  // payload without padding
-  uint64_t reserved;
+  uint64_t bytes;          // payload without padding
+  uint32_t header_crc32c;  // of this struct with this member 0: payloads can be checked when they
+                           // are needed
+  uint32_t reserved;
 };
 static_assert(sizeof(ChunkHeader) == 48);
 inline constexpr uint32_t kChunkMagic = 0x4b4e4843;  // "CHNK"

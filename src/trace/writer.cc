@@ -224,8 +224,9 @@ struct Writer::Impl : OpenWriter {
     std::lock_guard lock(file_mutex);
     if (fd < 0 || (status.load(std::memory_order_relaxed) != 0 && kind != ChunkKind::kSeal))
       return false;
-    ChunkHeader header{kChunkMagic, kind, sequence, 0, first, count, bytes, 0};
-    header.crc32c = ExtendCrc32c(ExtendCrc32c(0, &header, sizeof(header)), data, bytes);
+    ChunkHeader header{kChunkMagic, kind, sequence, ExtendCrc32c(0, data, bytes), first, count,
+                       bytes,       0,    0};
+    header.header_crc32c = ExtendCrc32c(0, &header, sizeof(header));
     static const char zeros[kChunkAlignment] = {};
     const size_t padding = (kChunkAlignment - bytes % kChunkAlignment) % kChunkAlignment;
     iovec parts[3] = {{&header, sizeof(header)},

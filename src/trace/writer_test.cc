@@ -59,10 +59,10 @@ struct RawFile {
       EXPECT_LE(at + sizeof(ChunkHeader) + chunk.header.bytes, all.size());
       chunk.payload = all.substr(at + sizeof(ChunkHeader), chunk.header.bytes);
       ChunkHeader zeroed = chunk.header;
-      zeroed.crc32c = 0;
-      EXPECT_EQ(SlowCrc(std::string(reinterpret_cast<const char*>(&zeroed), sizeof(zeroed)) +
-                        chunk.payload),
-                chunk.header.crc32c);
+      zeroed.header_crc32c = 0;
+      EXPECT_EQ(SlowCrc(std::string(reinterpret_cast<const char*>(&zeroed), sizeof(zeroed))),
+                chunk.header.header_crc32c);
+      EXPECT_EQ(SlowCrc(chunk.payload), chunk.header.crc32c);
       at += sizeof(ChunkHeader) + (chunk.header.bytes + 15) / 16 * 16;
       if (chunk.header.kind == ChunkKind::kNodes) {
         std::vector<Node>& sequence = nodes[chunk.header.sequence];
