@@ -1,0 +1,329 @@
+"""Runs the programs of programs.py and says which of them work here, and with what figures.
+
+    .env/bin/python tests/programs/run_matrix.py                                 # all of them; a table on stdout
+    .env/bin/python tests/programs/run_matrix.py 'mlp-*' ddp-2                   # some
+    .env/bin/python tests/programs/run_matrix.py --markdown docs/matrix.md       # the page in docs
+    python3 tests/programs/run_matrix.py --output figures.json                   # everything measured, e.g. on a GPU
+
+A program fails if it exits non-zero, does not end in time, or does not report from every rank. The page says which call
+of which library was missing, if one was, and shows the figures beside those of a real H200 from bench/results/h200/.
+Exit code: 0 if all passed, 1 if one failed.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import dataclasses
+import datetime
+import fnmatch
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from programs import PROGRAMS, Program
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = ROOT / "bench/results/h200"
+SCHEMA = 1
+
+MISSING_CALL = re.compile(r"hostcuda: (?:\S+: )?(\S+) is not implemented|not implemented by hostcuda: (\S+)")
+SEARCH_LINE = re.compile(
+    r"^rank (\d+) micro_batch (\d+) (?:max_memory_allocated (\d+) max_memory_reserved (\d+)|out of memory: (.*))", re.M
+)
+
+
+@dataclasses.dataclass
+class Outcome:
+    """`records` holds what each rank wrote: its RESULT line and, where it was profiled, its steady step."""
+
+    status: str  # ok, failed, skipped
+    seconds: float = 0.0
+    reason: str = ""
+    missing_call: str | None = None
+    records: list[dict] = dataclasses.field(default_factory=list)
+    search: list[dict] = dataclasses.field(default_factory=list)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def command_of(program: Program, python: str) -> list[str]:
+    command = [python]
+    if program.ranks > 1:
+        command += ["-m", "torch.distributed.run", f"--nproc-per-node={program.ranks}", f"--master-port={free_port()}"]
+    return [*command, str(program.path), *program.arguments]
+
+
+def run(program: Program, python: str, timeout: float, profile: bool) -> tuple[Outcome, str]:
+    """Runs one program to its end or its time-out. Returns what came of it and its output."""
+    if program.needs and importlib.util.find_spec(program.needs) is None:
+        return Outcome("skipped", reason=f"the package {program.needs} is not installed"), ""
+    with tempfile.TemporaryDirectory(prefix="matrix-") as directory:
+        environment = os.environ | {
+            "HOSTCUDA_VALUES": program.values,
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        environment.pop("PROGRAM_OUTPUT", None)
+        if profile:
+            environment["PROGRAM_OUTPUT"] = directory
+        log = Path(directory, "output.txt")
+        start = time.monotonic()
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command_of(program, python),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                cwd=directory,
+                start_new_session=True,  # so that a time-out ends its ranks and workers too
+            )
+            try:
+                code: int | None = process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+                process.wait()
+        text = log.read_text(errors="replace")
+        outcome = Outcome("ok", round(time.monotonic() - start, 1))
+        profiles = {record["result"]["rank"]: record for record in map(read_json, Path(directory).glob("*.rank*.json"))}
+    results = [json.loads(line.partition("RESULT ")[2]) for line in text.splitlines() if "RESULT {" in line]
+    outcome.records = [profiles.get(result["rank"], {"result": result}) for result in results]
+    outcome.records.sort(key=lambda record: record["result"]["rank"])
+    if program.searches_micro_batch:
+        outcome.search = [search_entry(match) for match in SEARCH_LINE.finditer(text)]
+        reported = len({entry["rank"] for entry in outcome.search if "out_of_memory" in entry})
+    else:
+        reported = len(outcome.records)
+    if code is None:
+        outcome.status, outcome.reason = "failed", f"did not end within {timeout:.0f} s"
+    elif code != 0:
+        outcome.status, outcome.reason = "failed", f"exit code {code}: {last_error(text)}"
+    elif reported != program.ranks:
+        outcome.status, outcome.reason = "failed", f"{reported} of {program.ranks} ranks reported"
+    if outcome.status == "failed" and (match := MISSING_CALL.search(text)):
+        outcome.missing_call = match[1] or match[2]
+    return outcome, text
+
+
+def read_json(path: Path) -> dict:
+    return json.loads(path.read_text())
+
+
+def search_entry(match: re.Match) -> dict:
+    rank, micro_batch, allocated, reserved, error = match.groups()
+    entry: dict = {"rank": int(rank), "micro_batch": int(micro_batch)}
+    if error is not None:
+        return entry | {"out_of_memory": error}
+    return entry | {"max_memory_allocated": int(allocated), "max_memory_reserved": int(reserved)}
+
+
+def last_error(text: str) -> str:
+    """Picks the line that says most about why a program ended: an exception's if there is one, else the last."""
+    # torchrun's own report comes after the program's and names no cause.
+    lines = [re.sub(r"^\[rank\d+\]: ", "", line).strip() for line in text.splitlines()]
+    lines = [line for line in lines if line and "ChildFailedError" not in line]
+    errors = [line for line in lines if re.match(r"(hostcuda: |[\w.]*(Error|Exception)\b)", line)]
+    return (errors or lines or ["no output"])[-1][:300]
+
+
+def counts(record: dict) -> str:
+    """Formats a steady step as kernels, copies, collectives."""
+    if "device_events" not in record:
+        return ""
+    copies = sum(1 for event in record["device_events"] if record["names"][event[1]].startswith("Mem"))
+    kernels = len(record["device_events"]) - copies
+    operations = [entry.get("operation") for entry in record["communications"]]
+    collectives = sum(1 for operation in operations if operation not in ("wait", "init", None))
+    return f"{kernels}, {copies}, {collectives}"
+
+
+def peak(outcome: Outcome | None, figure: str) -> list[int]:
+    return [record["result"][figure] for record in outcome.records] if outcome else []
+
+
+def shown_bytes(here: list[int], there: list[int]) -> str:
+    """Formats peaks in MiB, "here / H200", and says by how much they differ if not equal to the byte."""
+
+    def mib(values: list[int]) -> str:
+        return " ".join(f"{value / 2**20:.1f}" for value in sorted(set(values))) or "-"
+
+    if not here or not there:
+        return f"{mib(here)} / {mib(there)}"
+    if here == there:
+        return f"{mib(here)} / the same"
+    worst = max((ours - theirs) / theirs for ours, theirs in zip(here, there, strict=False))
+    return f"{mib(here)} / {mib(there)} ({worst:+.2%})"
+
+
+def load_reference() -> dict[str, Outcome]:
+    reference = {}
+    for path in sorted(REFERENCE.glob("figures-*.json")):
+        for name, outcome in read_json(path)["programs"].items():
+            if outcome["status"] == "ok":
+                reference[name] = Outcome(**outcome)
+    return reference
+
+
+def table(outcomes: dict[str, Outcome], reference: dict[str, Outcome]) -> str:
+    rows = [
+        "| program | ranks | values | here | missing call | allocated MiB: here / H200 | reserved MiB: here / H200 "
+        "| kernels, copies, collectives of a steady step: here / H200 |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    programs = {program.name: program for program in PROGRAMS}
+    for name, outcome in outcomes.items():
+        program, there = programs[name], reference.get(name)
+        ours = counts(outcome.records[0]) if outcome.records else ""
+        theirs = counts(there.records[0]) if there and there.records else ""
+        result = outcome.status if outcome.status == "ok" else f"{outcome.status}: {outcome.reason}"
+        cells = [
+            name,
+            str(program.ranks),
+            program.values,
+            result.replace("|", "\\|"),
+            f"`{outcome.missing_call}`" if outcome.missing_call else "",
+            shown_bytes(peak(outcome, "max_memory_allocated"), peak(there, "max_memory_allocated")),
+            shown_bytes(peak(outcome, "max_memory_reserved"), peak(there, "max_memory_reserved")),
+            f"{ours or '-'} / {theirs or '-'}",
+        ]
+        rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def search_table(outcomes: dict[str, Outcome], reference: dict[str, Outcome]) -> str:
+    """Formats the micro-batch searches: peaks of rank 0 at each size, then where memory ran out."""
+    rows = []
+    for name, outcome in outcomes.items():
+        if not outcome.search:
+            continue
+        there = {e["micro_batch"]: e for e in (reference[name].search if name in reference else []) if e["rank"] == 0}
+        rows += ["", f"`{name}`", "", "| micro-batch | allocated MiB | reserved MiB |", "|---|---|---|"]
+        for entry in (entry for entry in outcome.search if entry["rank"] == 0):
+            other = there.get(entry["micro_batch"], {})
+            if "out_of_memory" in entry:
+                same = "out of memory there too" if "out_of_memory" in other else "no such run there"
+                rows.append(f"| {entry['micro_batch']} | out of memory / {same if there else '-'} | |")
+                continue
+            cells = (
+                shown_bytes([entry[figure]], [other[figure]] if figure in other else [])
+                for figure in ("max_memory_allocated", "max_memory_reserved")
+            )
+            rows.append(f"| {entry['micro_batch']} | " + " | ".join(cells) + " |")
+    return "\n".join(rows) + "\n" if rows else ""
+
+
+def page(outcomes: dict[str, Outcome], reference: dict[str, Outcome]) -> str:
+    tally = collections.Counter(outcome.status for outcome in outcomes.values())
+    return f"""# What runs
+
+Written by `tests/programs/run_matrix.py --markdown docs/matrix.md`; do not edit. Each program is in `tests/programs/` and
+knows nothing of prism or hostcuda. "Here" is a machine without a GPU. The H200's figures are from `bench/results/h200/`.
+
+{tally["ok"]} ok, {tally["failed"]} failed, {tally["skipped"]} skipped.
+
+{table(outcomes, reference)}{search_table(outcomes, reference)}"""
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in ("torch", "transformers", "accelerate", "pytorch_lightning", "triton", "megatron_core"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            pass
+    return found
+
+
+def commit() -> str:
+    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return asked.stdout.strip() or "unknown"
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("programs", nargs="*", default=["*"], help="names or patterns (default: all)")
+    parser.add_argument("--list", action="store_true", help="print the programs' names and stop")
+    parser.add_argument("--ranks", type=int, action="append", metavar="N", help="only programs of N ranks (repeatable)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="programs at a time (default: 1)")
+    parser.add_argument("--python", default=sys.executable, help="interpreter for the programs (default: this one)")
+    parser.add_argument("--timeout", type=float, default=300, metavar="S", help="seconds a program may take (default: 300)")
+    parser.add_argument("--no-profile", action="store_true", help="do not profile a steady step")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write everything measured, as JSON")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page with the table")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep each program's output in DIR/NAME.txt")
+    arguments = parser.parse_args()
+    for pattern in arguments.programs:
+        if not any(fnmatch.fnmatch(program.name, pattern) for program in PROGRAMS):
+            parser.error(f"no program matches {pattern!r}; --list names them all")
+    return arguments
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    chosen = [
+        program
+        for program in PROGRAMS
+        if any(fnmatch.fnmatch(program.name, pattern) for pattern in arguments.programs)
+        and (not arguments.ranks or program.ranks in arguments.ranks)
+    ]
+    if arguments.list:
+        print("\n".join(program.name for program in chosen))
+        return 0
+    figures = {
+        "schema": SCHEMA,
+        "commit": commit(),
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "machine": platform.platform(),
+        "versions": versions(),
+        "programs": {},
+    }
+    finished: dict[str, Outcome] = {}
+
+    def run_one(program: Program) -> None:
+        outcome, text = run(program, arguments.python, arguments.timeout, not arguments.no_profile)
+        if arguments.logs:
+            arguments.logs.mkdir(parents=True, exist_ok=True)
+            (arguments.logs / f"{program.name}.txt").write_text(text)
+        with lock:
+            finished[program.name] = outcome
+            line = f"[{len(finished)}/{len(chosen)}] {program.name}: {outcome.status} {outcome.seconds} s {outcome.reason}"
+            print(line, file=sys.stderr, flush=True)
+            if arguments.output:  # after each program, so that an interrupted run keeps what it has
+                figures["programs"][program.name] = dataclasses.asdict(outcome)
+                arguments.output.parent.mkdir(parents=True, exist_ok=True)
+                arguments.output.write_text(json.dumps(figures, separators=(",", ":")))
+
+    lock = threading.Lock()
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        list(pool.map(run_one, chosen))
+    outcomes = {program.name: finished[program.name] for program in chosen}
+    reference = load_reference()
+    if arguments.markdown:
+        arguments.markdown.write_text(page(outcomes, reference))
+    print(table(outcomes, reference) + search_table(outcomes, reference), end="")
+    return 1 if any(outcome.status == "failed" for outcome in outcomes.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
