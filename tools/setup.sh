@@ -45,7 +45,7 @@ install() {  # install STAMP pip-arguments...: once for each content of the requ
   local key; key=$(cat requirements/*.txt | sha256sum)
   [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && return
   say "pip install $*"
-  "$env_dir/bin/python" -m pip install -q --disable-pip-version-check "$@"
+  "$env_dir/bin/python" -m pip install -q --disable-pip-version-check --no-warn-conflicts "$@"
   echo "$key" > "$stamp"
 }
 if [ ! -x "$env_dir/bin/python" ]; then
