@@ -1,0 +1,333 @@
+#include "src/coordinator/diagnosis.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "fmt/format.h"
+
+namespace prism::coordinator {
+namespace {
+
+using Member = Wait::Member;
+
+// Ranks that expected the same at the same place become one party, largest first, so that the odd
+// one comes last.
+std::vector<Party> GroupByExpectation(const std::vector<Member>& members, const char* verb) {
+  std::map<std::pair<std::string, std::string>, std::vector<uint32_t>> groups;
+  for (const Member& member : members)
+    groups[{member.expectation, member.call_site}].push_back(member.rank);
+  std::vector<Party> parties;
+  for (auto& [key, ranks] : groups)
+    parties.push_back({ranks, fmt::format("{} {}", verb, key.first), key.second});
+  std::stable_sort(parties.begin(), parties.end(),
+                   [](const Party& a, const Party& b) { return a.ranks.size() > b.ranks.size(); });
+  return parties;
+}
+
+std::vector<Member> Waiting(const Wait& wait) {
+  std::vector<Member> waiting;
+  std::copy_if(wait.members.begin(), wait.members.end(), std::back_inserter(waiting),
+               [](const Member& m) { return m.waiting; });
+  return waiting;
+}
+
+std::vector<uint32_t> Missing(const Wait& wait) {
+  std::vector<uint32_t> missing;
+  for (const Member& member : wait.members) {
+    if (!member.waiting) missing.push_back(member.rank);
+  }
+  return missing;
+}
+
+Diagnosis About(const Wait& wait) {
+  Diagnosis diagnosis;
+  diagnosis.comm = wait.comm;
+  diagnosis.comm_ranks = wait.comm_ranks;
+  diagnosis.call = wait.call;
+  return diagnosis;
+}
+
+std::string At(const std::string& site) { return site.empty() ? "" : " at " + site; }
+
+// What a rank that is awaited does instead.
+Party Elsewhere(const RankState& state) {
+  Party party{{state.rank}, "", ""};
+  const std::string last = state.last_call.empty()
+                               ? "it made no communication call before"
+                               : "its last communication call was " + state.last_call;
+  switch (state.life) {
+    case RankState::Life::kNotStarted:
+      party.text = "was never started, or never reached CUDA";
+      break;
+    case RankState::Life::kStarted:
+      party.text = "has started, but has not reached CUDA";
+      break;
+    case RankState::Life::kConnected:
+      party.text = "is blocked outside prism's communications; " + last;
+      break;
+    case RankState::Life::kGone:
+      party.text = state.end.Text() + "; " + last;
+      party.call_site = state.end.call_site;
+      break;
+  }
+  return party;
+}
+
+constexpr char kMissingHint[] =
+    "look for a branch that only some ranks take (if rank == 0, an early return, uneven data) "
+    "around that call";
+
+}  // namespace
+
+std::string RankList(std::vector<uint32_t> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  std::string text;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t end = i;
+    while (end + 1 < ranks.size() && ranks[end + 1] == ranks[end] + 1) ++end;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", ranks[i]);
+    if (end > i) text += fmt::format("{}{}", end == i + 1 ? "," : "-", ranks[end]);
+    i = end + 1;
+  }
+  return text;
+}
+
+std::string Ranks(std::vector<uint32_t> ranks) {
+  const bool one = std::set<uint32_t>(ranks.begin(), ranks.end()).size() == 1;
+  return (one ? "rank " : "ranks ") + RankList(std::move(ranks));
+}
+
+std::string Diagnosis::Text() const {
+  std::string text = headline;
+  if (comm != 0 && !comm_ranks.empty()) {
+    text += fmt::format(
+        "\n  communicator {}: {} ({})", comm, Ranks(comm_ranks),
+        comm_ranks.size() == 1 ? "1 member" : fmt::format("{} members", comm_ranks.size()));
+  }
+  for (const Party& party : parties) {
+    text += fmt::format("\n  {}: {}", Ranks(party.ranks), party.text);
+    if (!party.call_site.empty()) text += fmt::format("\n      at {}", party.call_site);
+  }
+  return text;
+}
+
+nlohmann::ordered_json Diagnosis::Json() const {
+  nlohmann::ordered_json json;
+  json["kind"] = kind;
+  json["headline"] = headline;
+  if (comm != 0) json["communicator"] = {{"number", comm}, {"ranks", comm_ranks}};
+  if (call.has_value()) json["call"] = *call;
+  json["parties"] = nlohmann::ordered_json::array();
+  for (const Party& party : parties) {
+    json["parties"].push_back(
+        {{"ranks", party.ranks}, {"text", party.text}, {"call_site", party.call_site}});
+  }
+  json["hint"] = hint;
+  return json;
+}
+
+std::string ProcessEnd::Text() const {
+  std::string text = signal != 0      ? fmt::format("was killed by {} ({})",
+                                               sigabbrev_np(signal) != nullptr
+                                                        ? std::string("SIG") + sigabbrev_np(signal)
+                                                        : std::string("signal"),
+                                                    signal)
+                     : exit_code >= 0 ? fmt::format("exited with code {}", exit_code)
+                                      : std::string("is gone");
+  if (!error.empty()) text += ": " + error;
+  return text;
+}
+
+Diagnosis DiagnoseMismatch(const Wait& wait) {
+  Diagnosis diagnosis = About(wait);
+  diagnosis.kind = "mismatch";
+  std::vector<Member> callers;
+  std::copy_if(wait.members.begin(), wait.members.end(), std::back_inserter(callers),
+               [](const Member& m) { return m.called; });
+  diagnosis.parties = GroupByExpectation(callers, "calls");
+  // The same expectation at two places is not news: what differs is what was asked for.
+  std::map<std::string, std::vector<uint32_t>> wanted;
+  for (const Member& member : callers) wanted[member.expectation].push_back(member.rank);
+  const auto largest = std::max_element(
+      wanted.begin(), wanted.end(),
+      [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  std::vector<uint32_t> odd;
+  for (const auto& [expectation, ranks] : wanted) {
+    if (expectation != largest->first) odd.insert(odd.end(), ranks.begin(), ranks.end());
+  }
+  const bool clear = largest->second.size() > odd.size();
+  diagnosis.headline =
+      clear ? fmt::format("{}: {} disagree{} with the other {}", wait.name, Ranks(odd),
+                          odd.size() == 1 ? "s" : "", largest->second.size())
+            : fmt::format("{}: {} disagree", wait.name, [&] {
+                std::vector<uint32_t> all;
+                for (const Member& member : callers) all.push_back(member.rank);
+                return Ranks(all);
+              }());
+  diagnosis.hint =
+      "on GPUs this call would hang or corrupt memory; make every rank pass the same arguments in "
+      "the same order";
+  return diagnosis;
+}
+
+Diagnosis DiagnoseBlocked(const std::vector<Wait>& waits, const std::vector<RankState>& ranks) {
+  std::map<uint32_t, const RankState*> states;
+  for (const RankState& state : ranks) states[state.rank] = &state;
+  // Ranks that wait in something, and in what: first come, first named.
+  std::map<uint32_t, std::vector<const Wait*>> waits_of;
+  for (const Wait& wait : waits) {
+    for (const Member& member : wait.members) {
+      if (member.waiting) waits_of[member.rank].push_back(&wait);
+    }
+  }
+
+  // A rank that waits in nothing and is awaited: it does not come.
+  for (const Wait& wait : waits) {
+    std::vector<uint32_t> absent;
+    for (const uint32_t rank : Missing(wait)) {
+      if (waits_of.count(rank) == 0) absent.push_back(rank);
+    }
+    if (absent.empty() || Waiting(wait).empty()) continue;
+    Diagnosis diagnosis = About(wait);
+    diagnosis.kind = "missing";
+    diagnosis.headline = fmt::format("{}: {} did not come", wait.name, Ranks(absent));
+    diagnosis.parties = GroupByExpectation(Waiting(wait), "wait in");
+    std::map<std::pair<std::string, std::string>, Party> elsewhere;
+    for (const uint32_t rank : absent) {
+      RankState unknown;
+      unknown.rank = rank;
+      const Party party = Elsewhere(states.count(rank) != 0 ? *states[rank] : unknown);
+      auto& merged =
+          elsewhere
+              .try_emplace({party.text, party.call_site}, Party{{}, party.text, party.call_site})
+              .first->second;
+      merged.ranks.push_back(rank);
+    }
+    for (auto& [key, party] : elsewhere) diagnosis.parties.push_back(std::move(party));
+    diagnosis.hint = kMissingHint;
+    return diagnosis;
+  }
+
+  // Everybody waits for somebody who waits: follow the first missing rank of the first wait until
+  // one repeats.
+  Diagnosis diagnosis;
+  diagnosis.kind = "cycle";
+  if (waits_of.empty()) {
+    diagnosis.headline =
+        "no rank makes progress, and none waits in a communication that prism sees";
+    return diagnosis;
+  }
+  struct Edge {
+    uint32_t from, to;
+    const Wait* wait;
+  };
+  std::vector<Edge> path;
+  std::map<uint32_t, size_t> seen;
+  uint32_t rank = waits_of.begin()->first;
+  while (seen.count(rank) == 0) {
+    const Wait* via = nullptr;
+    uint32_t next = rank;
+    for (const Wait* wait : waits_of[rank]) {
+      const std::vector<uint32_t> missing = Missing(*wait);
+      if (missing.empty()) continue;
+      via = wait;
+      next = missing.front();
+      break;
+    }
+    if (via == nullptr) break;
+    seen[rank] = path.size();
+    path.push_back({rank, next, via});
+    rank = next;
+  }
+  if (seen.count(rank) == 0) {
+    diagnosis.headline = "no rank makes progress although every awaited rank has come";
+    diagnosis.kind = "internal";
+    return diagnosis;
+  }
+  path.erase(path.begin(), path.begin() + static_cast<ptrdiff_t>(seen[rank]));
+  std::vector<uint32_t> cycle;
+  std::set<uint32_t> comms;
+  for (const Edge& edge : path) {
+    cycle.push_back(edge.from);
+    comms.insert(edge.wait->comm);
+    const Member& self =
+        *std::find_if(edge.wait->members.begin(), edge.wait->members.end(),
+                      [&](const Member& m) { return m.rank == edge.from && m.waiting; });
+    const auto other =
+        std::find_if(edge.wait->members.begin(), edge.wait->members.end(),
+                     [&](const Member& m) { return m.rank == edge.to && !m.waiting; });
+    const bool behind = other != edge.wait->members.end() && other->called;
+    diagnosis.parties.push_back(
+        {{edge.from},
+         fmt::format(
+             "waits in {} ({}) for rank {}{}", edge.wait->name, self.expectation, edge.to,
+             behind ? fmt::format(", which has called it{} but is held by what it waits in itself",
+                                  At(other->call_site))
+                    : ""),
+         self.call_site});
+  }
+  diagnosis.headline = fmt::format("{} wait for each other in a cycle", Ranks(cycle));
+  if (comms.size() == 1) {
+    diagnosis.comm = path.front().wait->comm;
+    diagnosis.comm_ranks = path.front().wait->comm_ranks;
+    diagnosis.call = path.front().wait->call;
+  }
+  const bool point_to_point = std::all_of(path.begin(), path.end(), [](const Edge& edge) {
+    return edge.wait->kind == Wait::Kind::kPointToPoint;
+  });
+  diagnosis.hint = point_to_point ? "put the sends and receives of a step into one group "
+                                    "(batch_isend_irecv), or let one side receive first"
+                                  : "call the communicators in the same order on every rank";
+  return diagnosis;
+}
+
+Diagnosis DiagnoseEnd(const RankState& gone, const std::vector<Wait>& waits) {
+  const Wait* concerned = nullptr;
+  for (const Wait& wait : waits) {
+    const std::vector<uint32_t> missing = Missing(wait);
+    if (!Waiting(wait).empty() &&
+        std::find(missing.begin(), missing.end(), gone.rank) != missing.end()) {
+      concerned = &wait;
+      break;
+    }
+  }
+  Diagnosis diagnosis = concerned != nullptr ? About(*concerned) : Diagnosis{};
+  const ProcessEnd& end = gone.end;
+  diagnosis.kind = end.signal != 0 ? "died" : end.exit_code > 0 ? "raised" : "exited";
+  diagnosis.headline = fmt::format("rank {} {}", gone.rank, end.Text());
+  if (concerned != nullptr)
+    diagnosis.headline += fmt::format(", while {} needs it", concerned->name);
+  if (concerned != nullptr) diagnosis.parties = GroupByExpectation(Waiting(*concerned), "wait in");
+  diagnosis.parties.push_back(Elsewhere(gone));
+  diagnosis.hint = end.signal == SIGKILL ? "SIGKILL without a cause of prism's is often the "
+                                           "kernel's out-of-memory killer: see dmesg"
+                   : end.failed() ? "the rank's whole output is in the job directory, under ranks/"
+                                  : kMissingHint;
+  return diagnosis;
+}
+
+std::string StatusLine(const std::vector<Wait>& waits) {
+  // The wait that most ranks are in says most.
+  const Wait* best = nullptr;
+  size_t best_waiting = 0;
+  for (const Wait& wait : waits) {
+    const size_t waiting = Waiting(wait).size();
+    if (waiting > best_waiting) {
+      best = &wait;
+      best_waiting = waiting;
+    }
+  }
+  if (best == nullptr) return "";
+  std::vector<uint32_t> waiting;
+  for (const Member& member : Waiting(*best)) waiting.push_back(member.rank);
+  const std::string& site = Waiting(*best).front().call_site;
+  return fmt::format("waiting for {}: {} wait{} in {}{}", Ranks(Missing(*best)), Ranks(waiting),
+                     waiting.size() == 1 ? "s" : "", best->name, At(site));
+}
+
+}  // namespace prism::coordinator
