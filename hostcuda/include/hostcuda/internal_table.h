@@ -56,6 +56,20 @@ struct HostcudaActivity {
 };
 typedef void (*HostcudaActivityObserver)(const struct HostcudaActivity*);
 
+// What NVML answers about a device.
+struct HostcudaDeviceInfo {
+  char name[96];        // as cuDeviceGetName
+  CUuuid uuid;          // as cuDeviceGetUuid
+  char pci_bus_id[16];  // as cuDeviceGetPCIBusId
+  int major, minor, multiprocessors, clock_khz, memory_clock_khz;
+  uint64_t total_bytes;
+  uint64_t used_bytes;  // by all live processes of the session, contexts included
+};
+struct HostcudaDeviceProcess {
+  uint32_t pid;
+  uint64_t used_bytes;
+};
+
 struct HostcudaTable {
   size_t size;       // sizeof(HostcudaTable) of the driver
   uint32_t version;  // HOSTCUDA_TABLE_VERSION
@@ -87,6 +101,13 @@ struct HostcudaTable {
   // Ends the process with exit code 125 after one line on stderr that names the call and the library: for calls that
   // hostcuda does not implement and that have no error code a caller would look at.
   void (*unimplemented)(const char* library, const char* function);
+
+  // For NVML, which may be used in a process that never initializes CUDA and forks afterwards: these work before cuInit
+  // and do not initialize. Added after version 1; null, or beyond `size`, in a driver without them.
+  int (*device_count)(void);
+  CUresult (*device_info)(int device, struct HostcudaDeviceInfo* info);
+  // Fills at most `capacity` entries with the processes that hold memory on `device`; returns how many there are.
+  int (*device_processes)(int device, struct HostcudaDeviceProcess* processes, int capacity);
 };
 
 #endif  // HOSTCUDA_INTERNAL_TABLE_H_
