@@ -62,10 +62,22 @@ LIBRARIES = {
         zero={r"cublas[SDCZ](getrs|gels)Batched(_64)?": "info"}),
     "libcublasLt": dict(
         soname="libcublasLt.so.13", node="libcublasLt.so.13", headers=["cublasLt.h"], symbols=r"cublasLt\w+",
-        status="cublasStatus_t", not_supported=15, version=("CUBLAS_VER_MAJOR", "CUBLAS_VER_MINOR", "CUBLAS_VER_PATCH"), policies={}),
+        status="cublasStatus_t", not_supported=15, version=("CUBLAS_VER_MAJOR", "CUBLAS_VER_MINOR", "CUBLAS_VER_PATCH"),
+        policies={"status_name": r"cublasLtGetStatus(Name|String)"}),
     "libcudnn": dict(
         soname="libcudnn.so.9", node="libcudnn.so.9", headers=["cudnn.h"], symbols=r"cudnn\w+", status="cudnnStatus_t",
-        not_supported=3000, version=("CUDNN_MAJOR", "CUDNN_MINOR", "CUDNN_PATCHLEVEL"), policies={}),
+        not_supported=3000, version=("CUDNN_MAJOR", "CUDNN_MINOR", "CUDNN_PATCHLEVEL"),
+        policies={
+            "size": r"cudnnGet\w+(WorkspaceSize|ReserveSpaceSize|TempSpaceSizes)(_v8)?|cudnnDropoutGet(States|ReserveSpace)Size|cudnnGetReductionIndicesSize",
+            "create": r"cudnnCreate(Activation|CTCLoss|Dropout|Pooling|RNNData|SpatialTransformer|LRN|OpTensor|ReduceTensor)Descriptor",
+            "destroy": r"cudnnDestroy(Activation|CTCLoss|Dropout|Pooling|RNNData|SpatialTransformer|LRN|OpTensor|ReduceTensor)Descriptor",
+            "set": r"cudnn(Set|Restore)(Activation|CTCLoss|Dropout|Pooling2d|RNNData|SpatialTransformerNd|LRN|OpTensor|ReduceTensor)Descriptor(Ex|SwishBeta|_v8|_v9)?",
+            "get": r"cudnnGet(Activation|Pooling2d|LRN|OpTensor|ReduceTensor)Descriptor",
+            "compute": r"cudnn((Activation|Softmax|Pooling|LRNCrossChannel|DivisiveNormalization|Dropout)(Forward|Backward)|AddTensor|OpTensor|ReduceTensor|ScaleTensor|SetTensor"
+                       r"|TransformTensor(Ex)?|(BatchNormalization|Normalization)(ForwardTraining|ForwardInference|Backward)(Ex)?|CTCLoss(_v8)?"
+                       r"|SpatialTf(GridGenerator|Sampler)(Forward|Backward)|ConvolutionBackwardBias|RNNForward|RNNBackward(Data|Weights)_v8)",
+            "property": r"cudnnGetProperty", "status_name": r"cudnnGetErrorString",
+        }),
     "libcusparse": dict(
         soname="libcusparse.so.12", node="libcusparse.so.12", headers=["cusparse.h"], symbols=r"cusparse\w+",
         status="cusparseStatus_t", not_supported=10, version=("CUSPARSE_VER_MAJOR", "CUSPARSE_VER_MINOR", "CUSPARSE_VER_PATCH"),

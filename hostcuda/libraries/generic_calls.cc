@@ -144,6 +144,11 @@ int Compute(const Call& c) {
         break;
     }
   }
+  for (int i = 0; i < c.count; ++i) {
+    const GenericObject* object = c.IsHandle(i) && !c.IsLibraryHandle(i) ? c.Object(i) : nullptr;
+    if (object && !object->summary.empty())
+      name.append("_").append(c.parameters[i].name).append("_").append(object->summary);
+  }
   ForEachInherited(c, [&name](const std::string& key, const GenericObject::Attribute& a) {
     std::string_view last = std::string_view(key).substr(key.rfind('_') + 1);
     if (!a.floating && InName(last)) AppendToken(name, key, a.value);
