@@ -16,6 +16,7 @@ import concurrent.futures
 import dataclasses
 import datetime
 import fnmatch
+import gzip
 import importlib.metadata
 import importlib.util
 import json
@@ -78,7 +79,12 @@ def run(program: Program, python: str, timeout: float, profile: bool) -> tuple[O
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
+            # Compiling takes memory of the device too, so everybody starts without a cache.
+            "TORCHINDUCTOR_CACHE_DIR": f"{directory}/inductor",
+            "TRITON_CACHE_DIR": f"{directory}/triton",
         }
+        if program.ranks == 1:  # else transformers' Trainer replicates its model on every device there is
+            environment.setdefault("CUDA_VISIBLE_DEVICES", "0")
         environment.pop("PROGRAM_OUTPUT", None)
         if profile:
             environment["PROGRAM_OUTPUT"] = directory
@@ -178,8 +184,8 @@ def shown_bytes(here: list[int], there: list[int]) -> str:
 
 def load_reference() -> dict[str, Outcome]:
     reference = {}
-    for path in sorted(REFERENCE.glob("figures-*.json")):
-        for name, outcome in read_json(path)["programs"].items():
+    for path in sorted(REFERENCE.glob("figures*.json.gz")):
+        for name, outcome in json.loads(gzip.decompress(path.read_bytes()))["programs"].items():
             if outcome["status"] == "ok":
                 reference[name] = Outcome(**outcome)
     return reference

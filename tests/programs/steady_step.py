@@ -11,7 +11,8 @@ Each rank prints one line for machines when its unprofiled steps are done,
 and, when PROGRAM_OUTPUT names a directory, runs one more step under torch.profiler and writes what happened there to
 `<program>.rank<n>.json` in it: `result` (the line above), `device_events` (kernels, copies and fills in the order of
 their start, each [stream, name, grid, block] or [stream, name, bytes], streams and names by number into `streams` and
-`names`) and `communications` (as torch.distributed issued them: operation, element type and counts, group size).
+`names`), `communications` (as torch.distributed issued them: operation, element type and counts, group size) and
+`memory_events` (every allocation until the report, which is what explains a difference between two peaks).
 Programs that own their loop (transformers' Trainer, Lightning) use SteadyStep from their callbacks instead.
 """
 
@@ -61,13 +62,17 @@ class SteadyStep:
         self.world = int(os.environ.get("WORLD_SIZE", "1"))
         self.allocated_by_step: list[int] = []
         self.result: dict = {}
+        self.memory_events: list[list] = []
         self.output = os.environ.get("PROGRAM_OUTPUT")
+        if self.output is not None:
+            torch.cuda.memory._record_memory_history(context=None, max_entries=1_000_000)
 
     def mark(self) -> None:
         self.allocated_by_step.append(torch.cuda.max_memory_allocated())
 
     def report(self, **more: object) -> None:
         torch.cuda.synchronize()
+        self.memory_events = [] if self.output is None else memory_events()
         statistics = torch.cuda.memory_stats()
         free, total = torch.cuda.mem_get_info()
         self.result = {
@@ -84,6 +89,7 @@ class SteadyStep:
         }
         # In one write, so that the lines of several ranks do not mix.
         os.write(1, f"RESULT {json.dumps(self.result)}\n".encode())
+        self._write({})
 
     @contextlib.contextmanager
     def profile(self) -> Iterator[None]:
@@ -98,12 +104,18 @@ class SteadyStep:
             path = Path(directory, "trace.json")
             profiler.export_chrome_trace(str(path))
             trace = json.loads(path.read_text())
+        self._write(compact(trace["traceEvents"]))
+
+    def _write(self, steady: dict) -> None:
+        if self.output is None:
+            return
         record = {
             "schema": SCHEMA,
             "result": self.result,
             "torch": torch.__version__,
             "device": torch.cuda.get_device_name(),
-            **compact(trace["traceEvents"]),
+            "memory_events": self.memory_events,
+            **steady,
         }
         file = Path(self.output, f"{self.program}.rank{self.rank}.json")
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -119,6 +131,19 @@ def run_steps(program: str, step: Callable[[int], object], steps: int = 4, **mor
     steady.report(**more)
     with steady.profile():
         step(steps)
+
+
+def memory_events() -> list[list]:
+    """Returns what torch's allocator did since the program began, each [what, bytes, stream], in order: `a` allocated,
+    `f` freed, `s` took a segment from the device, `r` gave one back. Streams are numbered as they appear."""
+    kinds = {"alloc": "a", "free_completed": "f", "segment_alloc": "s", "segment_free": "r", "oom": "oom"}
+    (trace,) = [trace for trace in torch.cuda.memory._snapshot()["device_traces"] if trace]
+    streams: dict[int, int] = {}
+    return [
+        [kinds[event["action"]], event["size"], streams.setdefault(event["stream"], len(streams))]
+        for event in trace
+        if event["action"] in kinds
+    ]
 
 
 def compact(events: list[dict]) -> dict:
