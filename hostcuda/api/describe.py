@@ -134,7 +134,7 @@ LIBRARIES = {
         soname="libnccl.so.2", headers=["nccl.h"], symbols=r"p?nccl[A-Z]\w+", status="ncclResult_t", not_supported=5,
         version=("NCCL_MAJOR", "NCCL_MINOR", "NCCL_PATCH"), policies={}),
     "libnvml": dict(
-        soname="libnvidia-ml.so.1", headers=["nvml.h"], symbols=r"nvml\w+", status="nvmlReturn_t", not_supported=3, policies={}),
+        soname="libnvidia-ml.so.1", headers=["nvml.h"], defines=["-DNVML_NO_UNVERSIONED_FUNC_DEFS"], symbols=r"nvml\w+", status="nvmlReturn_t", not_supported=3, policies={"status_name": r"nvmlErrorString"}),
     "libcufile": dict(
         soname="libcufile.so.0", headers=["cufile.h"], symbols=r"cuFile\w+", status="CUfileError_t", not_supported=5003, policies={}),
     "libnvshmem_host": dict(

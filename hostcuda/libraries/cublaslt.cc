@@ -1,5 +1,5 @@
-// cuBLASLt by hand: descriptors are plain structures in the storage that the public headers reserve for them, because the
-// caller may put them on its own stack; the matrix product is one launch.
+// cuBLASLt by hand: descriptors are plain structures in the storage that the public headers reserve
+// for them, because the caller may put them on its own stack; the matrix product is one launch.
 #include <algorithm>
 #include <cstddef>
 #include <cstdio>
@@ -20,15 +20,19 @@ struct cublasLtContext : hostcuda::GenericObject {};
 namespace hostcuda {
 namespace {
 
-HostcudaLibrary kLibrary = {"libcublasLt.so.13", "hostcublasLt", CUBLAS_STATUS_NOT_SUPPORTED, CUBLAS_STATUS_NOT_INITIALIZED, CUBLAS_STATUS_INVALID_VALUE,
-                            CUBLAS_STATUS_EXECUTION_FAILED, "CUBLAS_STATUS_NOT_SUPPORTED", {CUBLAS_VER_MAJOR, CUBLAS_VER_MINOR, CUBLAS_VER_PATCH}};
+HostcudaLibrary kLibrary = {
+    "libcublasLt.so.13",           "hostcublasLt",
+    CUBLAS_STATUS_NOT_SUPPORTED,   CUBLAS_STATUS_NOT_INITIALIZED,
+    CUBLAS_STATUS_INVALID_VALUE,   CUBLAS_STATUS_EXECUTION_FAILED,
+    "CUBLAS_STATUS_NOT_SUPPORTED", {CUBLAS_VER_MAJOR, CUBLAS_VER_MINOR, CUBLAS_VER_PATCH}};
 
 // One attribute: where it lies in its structure and how long it is.
 struct Field {
   int attribute;
   size_t offset, bytes;
 };
-#define HOSTCUDA_FIELD(attribute, Struct, member) {attribute, offsetof(Struct, member), sizeof(Struct::member)}
+#define HOSTCUDA_FIELD(attribute, Struct, member) \
+  { attribute, offsetof(Struct, member), sizeof(Struct::member) }
 
 struct Layout {
   int32_t type, order;
@@ -63,7 +67,8 @@ struct Operation {
   const void* aux_scale;
   void* aux_amax;
   void* d_out_scale;
-  int32_t aux_type, bias_type, a_scale_mode, b_scale_mode, c_scale_mode, d_scale_mode, aux_scale_mode, d_out_scale_mode;
+  int32_t aux_type, bias_type, a_scale_mode, b_scale_mode, c_scale_mode, d_scale_mode,
+      aux_scale_mode, d_out_scale_mode;
   void* emulation;
 };
 constexpr Field kOperationFields[] = {
@@ -137,10 +142,14 @@ struct Emulation {
 constexpr Field kEmulationFields[] = {
     HOSTCUDA_FIELD(CUBLASLT_EMULATION_DESC_STRATEGY, Emulation, strategy),
     HOSTCUDA_FIELD(CUBLASLT_EMULATION_DESC_SPECIAL_VALUES_SUPPORT, Emulation, special_values),
-    HOSTCUDA_FIELD(CUBLASLT_EMULATION_DESC_FIXEDPOINT_MANTISSA_CONTROL, Emulation, mantissa_control),
-    HOSTCUDA_FIELD(CUBLASLT_EMULATION_DESC_FIXEDPOINT_MAX_MANTISSA_BIT_COUNT, Emulation, max_mantissa_bits),
-    HOSTCUDA_FIELD(CUBLASLT_EMULATION_DESC_FIXEDPOINT_MANTISSA_BIT_OFFSET, Emulation, mantissa_bit_offset),
-    HOSTCUDA_FIELD(CUBLASLT_EMULATION_DESC_FIXEDPOINT_MANTISSA_BIT_COUNT_POINTER, Emulation, mantissa_bits),
+    HOSTCUDA_FIELD(CUBLASLT_EMULATION_DESC_FIXEDPOINT_MANTISSA_CONTROL, Emulation,
+                   mantissa_control),
+    HOSTCUDA_FIELD(CUBLASLT_EMULATION_DESC_FIXEDPOINT_MAX_MANTISSA_BIT_COUNT, Emulation,
+                   max_mantissa_bits),
+    HOSTCUDA_FIELD(CUBLASLT_EMULATION_DESC_FIXEDPOINT_MANTISSA_BIT_OFFSET, Emulation,
+                   mantissa_bit_offset),
+    HOSTCUDA_FIELD(CUBLASLT_EMULATION_DESC_FIXEDPOINT_MANTISSA_BIT_COUNT_POINTER, Emulation,
+                   mantissa_bits),
 };
 
 // hostcuda knows one algorithm, number 0.
@@ -164,12 +173,16 @@ constexpr Field kAlgorithmFields[] = {
 };
 #undef HOSTCUDA_FIELD
 
-static_assert(sizeof(Layout) <= sizeof(cublasLtMatrixLayoutOpaque_t) && sizeof(Operation) <= sizeof(cublasLtMatmulDescOpaque_t) &&
-                  sizeof(Transform) <= sizeof(cublasLtMatrixTransformDescOpaque_t) && sizeof(Preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t) &&
-                  sizeof(Emulation) <= sizeof(cublasLtEmulationDescOpaque_t) && sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t),
+static_assert(sizeof(Layout) <= sizeof(cublasLtMatrixLayoutOpaque_t) &&
+                  sizeof(Operation) <= sizeof(cublasLtMatmulDescOpaque_t) &&
+                  sizeof(Transform) <= sizeof(cublasLtMatrixTransformDescOpaque_t) &&
+                  sizeof(Preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t) &&
+                  sizeof(Emulation) <= sizeof(cublasLtEmulationDescOpaque_t) &&
+                  sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t),
               "a descriptor must fit the storage that the public header gives it");
 
-cublasStatus_t SetField(std::span<const Field> fields, void* object, int attribute, const void* from, size_t bytes) noexcept {
+cublasStatus_t SetField(std::span<const Field> fields, void* object, int attribute,
+                        const void* from, size_t bytes) noexcept {
   if (!object || !from) return CUBLAS_STATUS_INVALID_VALUE;
   for (const Field& f : fields) {
     if (f.attribute != attribute) continue;
@@ -180,8 +193,10 @@ cublasStatus_t SetField(std::span<const Field> fields, void* object, int attribu
   return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-cublasStatus_t GetField(std::span<const Field> fields, const void* object, int attribute, void* to, size_t bytes, size_t* written) noexcept {
-  if (!object || (bytes == 0 && !written) || (bytes != 0 && !to)) return CUBLAS_STATUS_INVALID_VALUE;
+cublasStatus_t GetField(std::span<const Field> fields, const void* object, int attribute, void* to,
+                        size_t bytes, size_t* written) noexcept {
+  if (!object || (bytes == 0 && !written) || (bytes != 0 && !to))
+    return CUBLAS_STATUS_INVALID_VALUE;
   for (const Field& f : fields) {
     if (f.attribute != attribute) continue;
     if (bytes != 0 && bytes != f.bytes) return CUBLAS_STATUS_INVALID_VALUE;
@@ -192,7 +207,9 @@ cublasStatus_t GetField(std::span<const Field> fields, const void* object, int a
   return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-Layout MakeLayout(cudaDataType type, uint64_t rows, uint64_t cols, int64_t ld) { return {type, CUBLASLT_ORDER_COL, rows, cols, ld, 1, CUBLASLT_BATCH_MODE_STRIDED, 0, 0}; }
+Layout MakeLayout(cudaDataType type, uint64_t rows, uint64_t cols, int64_t ld) {
+  return {type, CUBLASLT_ORDER_COL, rows, cols, ld, 1, CUBLASLT_BATCH_MODE_STRIDED, 0, 0};
+}
 
 Operation MakeOperation(cublasComputeType_t compute, cudaDataType_t scale) {
   Operation op{};
@@ -229,39 +246,73 @@ cublasStatus_t Create(Opaque** out, const Struct& value) noexcept {
 // Token of the epilogue in the kernel's name; null for one that does not exist.
 const char* EpilogueName(uint32_t epilogue) noexcept {
   switch (epilogue) {
-    case CUBLASLT_EPILOGUE_DEFAULT: return "";
-    case CUBLASLT_EPILOGUE_RELU: return "_epirelu";
-    case CUBLASLT_EPILOGUE_RELU_AUX: return "_epireluaux";
-    case CUBLASLT_EPILOGUE_BIAS: return "_epibias";
-    case CUBLASLT_EPILOGUE_RELU_BIAS: return "_epirelubias";
-    case CUBLASLT_EPILOGUE_RELU_AUX_BIAS: return "_epireluauxbias";
-    case CUBLASLT_EPILOGUE_DRELU: return "_epidrelu";
-    case CUBLASLT_EPILOGUE_DRELU_BGRAD: return "_epidrelubgrad";
-    case CUBLASLT_EPILOGUE_GELU: return "_epigelu";
-    case CUBLASLT_EPILOGUE_GELU_AUX: return "_epigeluaux";
-    case CUBLASLT_EPILOGUE_GELU_BIAS: return "_epigelubias";
-    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS: return "_epigeluauxbias";
-    case CUBLASLT_EPILOGUE_DGELU: return "_epidgelu";
-    case CUBLASLT_EPILOGUE_DGELU_BGRAD: return "_epidgelubgrad";
-    case CUBLASLT_EPILOGUE_BGRADA: return "_epibgrada";
-    case CUBLASLT_EPILOGUE_BGRADB: return "_epibgradb";
-    default: return nullptr;
+    case CUBLASLT_EPILOGUE_DEFAULT:
+      return "";
+    case CUBLASLT_EPILOGUE_RELU:
+      return "_epirelu";
+    case CUBLASLT_EPILOGUE_RELU_AUX:
+      return "_epireluaux";
+    case CUBLASLT_EPILOGUE_BIAS:
+      return "_epibias";
+    case CUBLASLT_EPILOGUE_RELU_BIAS:
+      return "_epirelubias";
+    case CUBLASLT_EPILOGUE_RELU_AUX_BIAS:
+      return "_epireluauxbias";
+    case CUBLASLT_EPILOGUE_DRELU:
+      return "_epidrelu";
+    case CUBLASLT_EPILOGUE_DRELU_BGRAD:
+      return "_epidrelubgrad";
+    case CUBLASLT_EPILOGUE_GELU:
+      return "_epigelu";
+    case CUBLASLT_EPILOGUE_GELU_AUX:
+      return "_epigeluaux";
+    case CUBLASLT_EPILOGUE_GELU_BIAS:
+      return "_epigelubias";
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+      return "_epigeluauxbias";
+    case CUBLASLT_EPILOGUE_DGELU:
+      return "_epidgelu";
+    case CUBLASLT_EPILOGUE_DGELU_BGRAD:
+      return "_epidgelubgrad";
+    case CUBLASLT_EPILOGUE_BGRADA:
+      return "_epibgrada";
+    case CUBLASLT_EPILOGUE_BGRADB:
+      return "_epibgradb";
+    default:
+      return nullptr;
   }
 }
 
 // What a product computes, or why it cannot.
-cublasStatus_t Plan(const Operation* op, const Layout* a, const Layout* b, const Layout* c, const Layout* d, GemmShape* shape) noexcept {
+cublasStatus_t Plan(const Operation* op, const Layout* a, const Layout* b, const Layout* c,
+                    const Layout* d, GemmShape* shape) noexcept {
   if (!op || !a || !b || !c || !d) return CUBLAS_STATUS_INVALID_VALUE;
   const char ta = TransposeLetter(op->transpose_a), tb = TransposeLetter(op->transpose_b);
   if (!ta || !tb) return CUBLAS_STATUS_INVALID_VALUE;
   const uint64_t m = ta == 'n' ? a->rows : a->cols, k = ta == 'n' ? a->cols : a->rows;
   const uint64_t n = tb == 'n' ? b->cols : b->rows, kb = tb == 'n' ? b->rows : b->cols;
-  if (k != kb || m != d->rows || n != d->cols || c->rows != d->rows || c->cols != d->cols) return CUBLAS_STATUS_INVALID_VALUE;
-  if (a->batch != d->batch || b->batch != d->batch || c->batch != d->batch) return CUBLAS_STATUS_INVALID_VALUE;
-  const auto type_a = static_cast<cudaDataType_t>(a->type), type_b = static_cast<cudaDataType_t>(b->type), type_d = static_cast<cudaDataType_t>(d->type);
-  const char* accumulate = AccumulateName(static_cast<cublasComputeType_t>(op->compute), type_a, false);
-  if (!TypeName(type_a) || !TypeName(type_b) || !TypeName(type_d) || !accumulate || !EpilogueName(op->epilogue)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  *shape = {type_a, type_b, type_d, accumulate, ta, tb, static_cast<int64_t>(m), static_cast<int64_t>(n), static_cast<int64_t>(k), d->batch};
+  if (k != kb || m != d->rows || n != d->cols || c->rows != d->rows || c->cols != d->cols)
+    return CUBLAS_STATUS_INVALID_VALUE;
+  if (a->batch != d->batch || b->batch != d->batch || c->batch != d->batch)
+    return CUBLAS_STATUS_INVALID_VALUE;
+  const auto type_a = static_cast<cudaDataType_t>(a->type),
+             type_b = static_cast<cudaDataType_t>(b->type),
+             type_d = static_cast<cudaDataType_t>(d->type);
+  const char* accumulate =
+      AccumulateName(static_cast<cublasComputeType_t>(op->compute), type_a, false);
+  if (!TypeName(type_a) || !TypeName(type_b) || !TypeName(type_d) || !accumulate ||
+      !EpilogueName(op->epilogue))
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  *shape = {type_a,
+            type_b,
+            type_d,
+            accumulate,
+            ta,
+            tb,
+            static_cast<int64_t>(m),
+            static_cast<int64_t>(n),
+            static_cast<int64_t>(k),
+            d->batch};
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -273,14 +324,17 @@ void Choose(const GemmShape& shape, cublasLtMatmulHeuristicResult_t* result) noe
   memcpy(&result->algo, &algorithm, sizeof algorithm);
   result->state = CUBLAS_STATUS_SUCCESS;
   const Grid grid = GemmGrid(shape);
-  result->wavesCount = static_cast<float>(grid.grid[0]) * static_cast<float>(grid.grid[2]) / kMultiprocessors;
+  result->wavesCount =
+      static_cast<float>(grid.grid[0]) * static_cast<float>(grid.grid[2]) / kMultiprocessors;
 }
 
 const Operation* Of(cublasLtMatmulDesc_t d) { return reinterpret_cast<const Operation*>(d); }
 const Layout* Of(cublasLtMatrixLayout_t l) { return reinterpret_cast<const Layout*>(l); }
 
 // A cublasHandle_t is a valid cublasLtHandle_t, as the documentation promises.
-bool Valid(cublasLtHandle_t handle) { return handle && reinterpret_cast<const GenericObject*>(handle)->magic == GenericObject::kMagic; }
+bool Valid(cublasLtHandle_t handle) {
+  return handle && reinterpret_cast<const GenericObject*>(handle)->magic == GenericObject::kMagic;
+}
 
 }  // namespace
 }  // namespace hostcuda
@@ -308,71 +362,115 @@ cublasStatus_t cublasLtGetProperty(libraryPropertyType type, int* value) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, size_t bytes, cudaDataType type, uint64_t rows, uint64_t cols, int64_t ld) {
+cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, size_t bytes,
+                                                 cudaDataType type, uint64_t rows, uint64_t cols,
+                                                 int64_t ld) {
   return Init(layout, bytes, MakeLayout(type, rows, cols, ld));
 }
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t rows, uint64_t cols, int64_t ld) {
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type,
+                                          uint64_t rows, uint64_t cols, int64_t ld) {
   return Create(layout, MakeLayout(type, rows, cols, ld));
 }
-cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t desc, size_t bytes, cublasComputeType_t compute, cudaDataType_t scale) {
+cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t desc, size_t bytes,
+                                               cublasComputeType_t compute, cudaDataType_t scale) {
   return Init(desc, bytes, MakeOperation(compute, scale));
 }
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t compute, cudaDataType_t scale) { return Create(desc, MakeOperation(compute, scale)); }
-cublasStatus_t cublasLtMatrixTransformDescInit_internal(cublasLtMatrixTransformDesc_t desc, size_t bytes, cudaDataType scale) { return Init(desc, bytes, Transform{scale, 0, 0, 0}); }
-cublasStatus_t cublasLtMatrixTransformDescCreate(cublasLtMatrixTransformDesc_t* desc, cudaDataType scale) { return Create(desc, Transform{scale, 0, 0, 0}); }
-cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t preference, size_t bytes) { return Init(preference, bytes, MakePreference()); }
-cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) { return Create(preference, MakePreference()); }
-cublasStatus_t cublasLtEmulationDescInit_internal(cublasLtEmulationDesc_t desc, size_t bytes) { return Init(desc, bytes, Emulation{}); }
-cublasStatus_t cublasLtEmulationDescCreate(cublasLtEmulationDesc_t* desc) { return Create(desc, Emulation{}); }
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
+  return Create(desc, MakeOperation(compute, scale));
+}
+cublasStatus_t cublasLtMatrixTransformDescInit_internal(cublasLtMatrixTransformDesc_t desc,
+                                                        size_t bytes, cudaDataType scale) {
+  return Init(desc, bytes, Transform{scale, 0, 0, 0});
+}
+cublasStatus_t cublasLtMatrixTransformDescCreate(cublasLtMatrixTransformDesc_t* desc,
+                                                 cudaDataType scale) {
+  return Create(desc, Transform{scale, 0, 0, 0});
+}
+cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t preference,
+                                                     size_t bytes) {
+  return Init(preference, bytes, MakePreference());
+}
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
+  return Create(preference, MakePreference());
+}
+cublasStatus_t cublasLtEmulationDescInit_internal(cublasLtEmulationDesc_t desc, size_t bytes) {
+  return Init(desc, bytes, Emulation{});
+}
+cublasStatus_t cublasLtEmulationDescCreate(cublasLtEmulationDesc_t* desc) {
+  return Create(desc, Emulation{});
+}
 
-#define HOSTCUDA_DESCRIPTOR(Prefix, Handle, Attributes, fields)                                                             \
-  cublasStatus_t Prefix##Destroy(Handle object) {                                                                           \
-    delete object;                                                                                                          \
-    return CUBLAS_STATUS_SUCCESS;                                                                                           \
-  }                                                                                                                         \
-  cublasStatus_t Prefix##SetAttribute(Handle object, Attributes attribute, const void* from, size_t bytes) {                \
-    return SetField(fields, object, attribute, from, bytes);                                                                \
-  }                                                                                                                         \
-  cublasStatus_t Prefix##GetAttribute(Handle object, Attributes attribute, void* to, size_t bytes, size_t* written) {       \
-    return GetField(fields, object, attribute, to, bytes, written);                                                         \
+#define HOSTCUDA_DESCRIPTOR(Prefix, Handle, Attributes, fields)                                    \
+  cublasStatus_t Prefix##Destroy(Handle object) {                                                  \
+    delete object;                                                                                 \
+    return CUBLAS_STATUS_SUCCESS;                                                                  \
+  }                                                                                                \
+  cublasStatus_t Prefix##SetAttribute(Handle object, Attributes attribute, const void* from,       \
+                                      size_t bytes) {                                              \
+    return SetField(fields, object, attribute, from, bytes);                                       \
+  }                                                                                                \
+  cublasStatus_t Prefix##GetAttribute(Handle object, Attributes attribute, void* to, size_t bytes, \
+                                      size_t* written) {                                           \
+    return GetField(fields, object, attribute, to, bytes, written);                                \
   }
-HOSTCUDA_DESCRIPTOR(cublasLtMatrixLayout, cublasLtMatrixLayout_t, cublasLtMatrixLayoutAttribute_t, kLayoutFields)
-HOSTCUDA_DESCRIPTOR(cublasLtMatmulDesc, cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t, kOperationFields)
-HOSTCUDA_DESCRIPTOR(cublasLtMatrixTransformDesc, cublasLtMatrixTransformDesc_t, cublasLtMatrixTransformDescAttributes_t, kTransformFields)
-HOSTCUDA_DESCRIPTOR(cublasLtMatmulPreference, cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t, kPreferenceFields)
+HOSTCUDA_DESCRIPTOR(cublasLtMatrixLayout, cublasLtMatrixLayout_t, cublasLtMatrixLayoutAttribute_t,
+                    kLayoutFields)
+HOSTCUDA_DESCRIPTOR(cublasLtMatmulDesc, cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t,
+                    kOperationFields)
+HOSTCUDA_DESCRIPTOR(cublasLtMatrixTransformDesc, cublasLtMatrixTransformDesc_t,
+                    cublasLtMatrixTransformDescAttributes_t, kTransformFields)
+HOSTCUDA_DESCRIPTOR(cublasLtMatmulPreference, cublasLtMatmulPreference_t,
+                    cublasLtMatmulPreferenceAttributes_t, kPreferenceFields)
 #undef HOSTCUDA_DESCRIPTOR
 cublasStatus_t cublasLtEmulationDescDestroy(cublasLtEmulationDesc_t object) {
   delete object;
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtEmulationDescSetAttribute(cublasLtEmulationDesc_t object, cublasLtEmulationDescAttributes_t attribute, const void* from, size_t bytes) {
+cublasStatus_t cublasLtEmulationDescSetAttribute(cublasLtEmulationDesc_t object,
+                                                 cublasLtEmulationDescAttributes_t attribute,
+                                                 const void* from, size_t bytes) {
   return SetField(kEmulationFields, object, attribute, from, bytes);
 }
-cublasStatus_t cublasLtEmulationDescGetAttribute(cublasLtEmulationDesc_t object, cublasLtEmulationDescAttributes_t attribute, void* to, size_t bytes, size_t* written) {
+cublasStatus_t cublasLtEmulationDescGetAttribute(cublasLtEmulationDesc_t object,
+                                                 cublasLtEmulationDescAttributes_t attribute,
+                                                 void* to, size_t bytes, size_t* written) {
   return GetField(kEmulationFields, object, attribute, to, bytes, written);
 }
 
-cublasStatus_t cublasLtMatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t* algo, cublasLtMatmulAlgoConfigAttributes_t attribute, const void* from, size_t bytes) {
+cublasStatus_t cublasLtMatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t* algo,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    const void* from, size_t bytes) {
   return SetField(kAlgorithmFields, algo, attribute, from, bytes);
 }
-cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algo, cublasLtMatmulAlgoConfigAttributes_t attribute, void* to, size_t bytes, size_t* written) {
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algo,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void* to, size_t bytes, size_t* written) {
   return GetField(kAlgorithmFields, algo, attribute, to, bytes, written);
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-                                              cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t, int requested, cublasLtMatmulHeuristicResult_t results[], int* returned) {
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t op,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t, int requested,
+                                              cublasLtMatmulHeuristicResult_t results[],
+                                              int* returned) {
   if (!returned || !results || requested <= 0) return CUBLAS_STATUS_INVALID_VALUE;
   *returned = 0;
   if (!Valid(handle)) return CUBLAS_STATUS_NOT_INITIALIZED;
   GemmShape shape;
-  if (cublasStatus_t status = Plan(Of(op), Of(a), Of(b), Of(c), Of(d), &shape); status != CUBLAS_STATUS_SUCCESS) return status;
+  if (cublasStatus_t status = Plan(Of(op), Of(a), Of(b), Of(c), Of(d), &shape);
+      status != CUBLAS_STATUS_SUCCESS)
+    return status;
   Choose(shape, &results[0]);
   *returned = 1;
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetIds(cublasLtHandle_t handle, cublasComputeType_t, cudaDataType_t, cudaDataType_t, cudaDataType_t, cudaDataType_t, cudaDataType_t, int requested,
-                                        int ids[], int* returned) {
+cublasStatus_t cublasLtMatmulAlgoGetIds(cublasLtHandle_t handle, cublasComputeType_t,
+                                        cudaDataType_t, cudaDataType_t, cudaDataType_t,
+                                        cudaDataType_t, cudaDataType_t, int requested, int ids[],
+                                        int* returned) {
   if (!Valid(handle)) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!ids || requested <= 0) return CUBLAS_STATUS_INVALID_VALUE;
   ids[0] = 0;
@@ -380,8 +478,9 @@ cublasStatus_t cublasLtMatmulAlgoGetIds(cublasLtHandle_t handle, cublasComputeTy
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t handle, cublasComputeType_t, cudaDataType_t, cudaDataType_t, cudaDataType_t, cudaDataType_t, cudaDataType_t, int id,
-                                      cublasLtMatmulAlgo_t* algo) {
+cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t handle, cublasComputeType_t, cudaDataType_t,
+                                      cudaDataType_t, cudaDataType_t, cudaDataType_t,
+                                      cudaDataType_t, int id, cublasLtMatmulAlgo_t* algo) {
   if (!Valid(handle)) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!algo || id != 0) return CUBLAS_STATUS_INVALID_VALUE;
   memset(algo, 0, sizeof *algo);
@@ -391,47 +490,71 @@ cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t handle, cublasComputeType
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-                                       cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t* algo, cublasLtMatmulHeuristicResult_t* result) {
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t op,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algo,
+                                       cublasLtMatmulHeuristicResult_t* result) {
   if (!Valid(handle)) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!algo || !result) return CUBLAS_STATUS_INVALID_VALUE;
   GemmShape shape;
-  if (cublasStatus_t status = Plan(Of(op), Of(a), Of(b), Of(c), Of(d), &shape); status != CUBLAS_STATUS_SUCCESS) return status;
+  if (cublasStatus_t status = Plan(Of(op), Of(a), Of(b), Of(c), Of(d), &shape);
+      status != CUBLAS_STATUS_SUCCESS)
+    return status;
   const cublasLtMatmulAlgo_t configured = *algo;
   Choose(shape, result);
   result->algo = configured;
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha, const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
-                              cublasLtMatrixLayout_t b_layout, const void* beta, const void*, cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
-                              const cublasLtMatmulAlgo_t*, void*, size_t, cudaStream_t stream) {
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha,
+                              const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
+                              cublasLtMatrixLayout_t b_layout, const void* beta, const void*,
+                              cublasLtMatrixLayout_t c_layout, void* d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t*, void*,
+                              size_t, cudaStream_t stream) {
   if (!Valid(handle)) return CUBLAS_STATUS_NOT_INITIALIZED;
   GemmShape shape;
-  if (cublasStatus_t status = Plan(Of(desc), Of(a_layout), Of(b_layout), Of(c_layout), Of(d_layout), &shape); status != CUBLAS_STATUS_SUCCESS) return status;
+  if (cublasStatus_t status =
+          Plan(Of(desc), Of(a_layout), Of(b_layout), Of(c_layout), Of(d_layout), &shape);
+      status != CUBLAS_STATUS_SUCCESS)
+    return status;
   if (shape.m == 0 || shape.n == 0 || shape.batch == 0) return CUBLAS_STATUS_SUCCESS;
   if (!alpha || !beta || !d || (shape.k > 0 && (!a || !b))) return CUBLAS_STATUS_INVALID_VALUE;
   const Operation& op = *Of(desc);
   std::string name = GemmName("hostcublasLt_matmul", shape) + EpilogueName(op.epilogue);
-  if (op.a_scale_mode || op.b_scale_mode) name += "_sa" + std::to_string(op.a_scale_mode) + "_sb" + std::to_string(op.b_scale_mode);
+  if (op.a_scale_mode || op.b_scale_mode)
+    name += "_sa" + std::to_string(op.a_scale_mode) + "_sb" + std::to_string(op.b_scale_mode);
   switch (LaunchNamed(stream, name, GemmGrid(shape))) {
-    case CUDA_SUCCESS: return CUBLAS_STATUS_SUCCESS;
-    case CUDA_ERROR_OUT_OF_MEMORY: return CUBLAS_STATUS_ALLOC_FAILED;
-    default: return CUBLAS_STATUS_EXECUTION_FAILED;
+    case CUDA_SUCCESS:
+      return CUBLAS_STATUS_SUCCESS;
+    case CUDA_ERROR_OUT_OF_MEMORY:
+      return CUBLAS_STATUS_ALLOC_FAILED;
+    default:
+      return CUBLAS_STATUS_EXECUTION_FAILED;
   }
 }
 
-cublasStatus_t cublasLtMatrixTransform(cublasLtHandle_t handle, cublasLtMatrixTransformDesc_t desc, const void*, const void*, cublasLtMatrixLayout_t a_layout, const void*, const void*,
-                                       cublasLtMatrixLayout_t, void* c, cublasLtMatrixLayout_t c_layout, cudaStream_t stream) {
+cublasStatus_t cublasLtMatrixTransform(cublasLtHandle_t handle, cublasLtMatrixTransformDesc_t desc,
+                                       const void*, const void*, cublasLtMatrixLayout_t a_layout,
+                                       const void*, const void*, cublasLtMatrixLayout_t, void* c,
+                                       cublasLtMatrixLayout_t c_layout, cudaStream_t stream) {
   if (!Valid(handle)) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!desc || !c || !c_layout) return CUBLAS_STATUS_INVALID_VALUE;
   const Layout& out = *Of(c_layout);
-  const char* from = TypeName(static_cast<cudaDataType_t>(a_layout ? Of(a_layout)->type : out.type));
+  const char* from =
+      TypeName(static_cast<cudaDataType_t>(a_layout ? Of(a_layout)->type : out.type));
   const char* to = TypeName(static_cast<cudaDataType_t>(out.type));
   if (!from || !to) return CUBLAS_STATUS_NOT_SUPPORTED;
   char name[160];
-  snprintf(name, sizeof name, "hostcublasLt_transform_%s_%s_m%llu_n%llu_b%d", from, to, static_cast<unsigned long long>(out.rows), static_cast<unsigned long long>(out.cols), out.batch);
-  return LaunchNamed(stream, name, GridFor(out.rows * out.cols * static_cast<uint64_t>(std::max(out.batch, 1)))) == CUDA_SUCCESS ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+  snprintf(name, sizeof name, "hostcublasLt_transform_%s_%s_m%llu_n%llu_b%d", from, to,
+           static_cast<unsigned long long>(out.rows), static_cast<unsigned long long>(out.cols),
+           out.batch);
+  return LaunchNamed(stream, name,
+                     GridFor(out.rows * out.cols *
+                             static_cast<uint64_t>(std::max(out.batch, 1)))) == CUDA_SUCCESS
+             ? CUBLAS_STATUS_SUCCESS
+             : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 }  // extern "C"

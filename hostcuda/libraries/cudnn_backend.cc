@@ -1,8 +1,8 @@
-// cuDNN's backend (graph) interface: descriptors hold typed attributes; one engine answers every heuristic query; executing a
-// plan is one launch, named after what the operation graph computes.
+// cuDNN's backend (graph) interface: descriptors hold typed attributes; one engine answers every
+// heuristic query; executing a plan is one launch, named after what the operation graph computes.
 //
-// A descriptor that is stored in another one is shared, not copied: cuDNN's front end destroys its operations once the plan is
-// built, and finalized descriptors do not change.
+// A descriptor that is stored in another one is shared, not copied: cuDNN's front end destroys its
+// operations once the plan is built, and finalized descriptors do not change.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -19,8 +19,14 @@
 namespace hostcuda {
 namespace {
 
-HostcudaLibrary kLibrary = {"libcudnn.so.9", "hostcudnn", CUDNN_STATUS_NOT_SUPPORTED, CUDNN_STATUS_NOT_INITIALIZED, CUDNN_STATUS_BAD_PARAM, CUDNN_STATUS_EXECUTION_FAILED,
-                            "CUDNN_STATUS_NOT_SUPPORTED", {CUDNN_MAJOR, CUDNN_MINOR, CUDNN_PATCHLEVEL}};
+HostcudaLibrary kLibrary = {"libcudnn.so.9",
+                            "hostcudnn",
+                            CUDNN_STATUS_NOT_SUPPORTED,
+                            CUDNN_STATUS_NOT_INITIALIZED,
+                            CUDNN_STATUS_BAD_PARAM,
+                            CUDNN_STATUS_EXECUTION_FAILED,
+                            "CUDNN_STATUS_NOT_SUPPORTED",
+                            {CUDNN_MAJOR, CUDNN_MINOR, CUDNN_PATCHLEVEL}};
 
 struct Content;
 using Shared = std::shared_ptr<Content>;
@@ -47,7 +53,9 @@ struct Content {
     const Attribute* a = Find(name);
     if (!a || a->bytes.empty()) return otherwise;
     int64_t value = 0;
-    memcpy(&value, a->bytes.data(), std::min<size_t>(a->bytes.size() / static_cast<size_t>(std::max<int64_t>(a->count, 1)), 8));
+    memcpy(
+        &value, a->bytes.data(),
+        std::min<size_t>(a->bytes.size() / static_cast<size_t>(std::max<int64_t>(a->count, 1)), 8));
     return value;
   }
   std::vector<int64_t> Integers(int name) const {
@@ -78,10 +86,19 @@ Descriptor* Of(cudnnBackendDescriptor_t handle) {
 
 size_t TypeBytes(cudnnBackendAttributeType_t type) {
   switch (type) {
-    case CUDNN_TYPE_HANDLE: case CUDNN_TYPE_VOID_PTR: case CUDNN_TYPE_INT64: case CUDNN_TYPE_DOUBLE: case CUDNN_TYPE_BACKEND_DESCRIPTOR: return 8;
-    case CUDNN_TYPE_FRACTION: return sizeof(cudnnFraction_t);
-    case CUDNN_TYPE_BOOLEAN: case CUDNN_TYPE_CHAR: return 1;
-    default: return 4;  // INT32, FLOAT and the enumerations
+    case CUDNN_TYPE_HANDLE:
+    case CUDNN_TYPE_VOID_PTR:
+    case CUDNN_TYPE_INT64:
+    case CUDNN_TYPE_DOUBLE:
+    case CUDNN_TYPE_BACKEND_DESCRIPTOR:
+      return 8;
+    case CUDNN_TYPE_FRACTION:
+      return sizeof(cudnnFraction_t);
+    case CUDNN_TYPE_BOOLEAN:
+    case CUDNN_TYPE_CHAR:
+      return 1;
+    default:
+      return 4;  // INT32, FLOAT and the enumerations
   }
 }
 
@@ -92,7 +109,8 @@ cudnnStatus_t Unknown(const char* function, int attribute, int descriptor) {
   std::lock_guard<std::mutex> lock(mutex);
   if (!said->insert(attribute).second) return CUDNN_STATUS_NOT_SUPPORTED;
   char text[120];
-  snprintf(text, sizeof text, "%s(attribute %d of descriptor type %d)", function, attribute, descriptor);
+  snprintf(text, sizeof text, "%s(attribute %d of descriptor type %d)", function, attribute,
+           descriptor);
   HostcudaTailCall call = {&kLibrary, text, 0};
   HostcudaUnsupported(&call);
   return CUDNN_STATUS_NOT_SUPPORTED;
@@ -100,16 +118,22 @@ cudnnStatus_t Unknown(const char* function, int attribute, int descriptor) {
 
 // ---- names of operation graphs
 
-std::vector<int64_t> Dims(const Content* tensor) { return tensor ? tensor->Integers(CUDNN_ATTR_TENSOR_DIMENSIONS) : std::vector<int64_t>{}; }
+std::vector<int64_t> Dims(const Content* tensor) {
+  return tensor ? tensor->Integers(CUDNN_ATTR_TENSOR_DIMENSIONS) : std::vector<int64_t>{};
+}
 cudnnDataType_t Type(const Content* tensor) {
-  return tensor ? static_cast<cudnnDataType_t>(tensor->Integer(CUDNN_ATTR_TENSOR_DATA_TYPE)) : CUDNN_DATA_FLOAT;
+  return tensor ? static_cast<cudnnDataType_t>(tensor->Integer(CUDNN_ATTR_TENSOR_DATA_TYPE))
+                : CUDNN_DATA_FLOAT;
 }
 uint64_t Product(const std::vector<int64_t>& dims) {
   uint64_t n = 1;
   for (int64_t d : dims) n *= static_cast<uint64_t>(std::max<int64_t>(d, 1));
   return n;
 }
-std::vector<int64_t> Tail(const std::vector<int64_t>& dims) { return dims.size() > 2 ? std::vector<int64_t>(dims.begin() + 2, dims.end()) : std::vector<int64_t>{}; }
+std::vector<int64_t> Tail(const std::vector<int64_t>& dims) {
+  return dims.size() > 2 ? std::vector<int64_t>(dims.begin() + 2, dims.end())
+                         : std::vector<int64_t>{};
+}
 
 struct Named {
   std::string name;
@@ -123,15 +147,20 @@ struct ConvolutionAttributes {
 bool ConvolutionOf(const Content& op, ConvolutionAttributes* a) {
   switch (op.type) {
     case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
-      *a = {"fwd", CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+      *a = {"fwd", CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+            CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
             CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y};
       return true;
     case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
-      *a = {"dgrad", CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+      *a = {"dgrad", CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
             CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY};
       return true;
     case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR:
-      *a = {"wgrad", CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+      *a = {"wgrad", CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
             CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY};
       return true;
     default:
@@ -142,19 +171,29 @@ bool ConvolutionOf(const Content& op, ConvolutionAttributes* a) {
 Named NameConvolution(const Content& op, const ConvolutionAttributes& a) {
   const Content* convolution = op.Object(a.convolution);
   const auto x = Dims(op.Object(a.x)), w = Dims(op.Object(a.w)), y = Dims(op.Object(a.y));
-  if (x.size() < 3 || w.size() != x.size() || y.size() != x.size()) return {"hostcudnn_conv" + std::string(a.kind), 1};
+  if (x.size() < 3 || w.size() != x.size() || y.size() != x.size())
+    return {"hostcudnn_conv" + std::string(a.kind), 1};
   const auto in = Tail(x), kernel = Tail(w), out = Tail(y);
-  const auto compute = convolution ? static_cast<cudnnDataType_t>(convolution->Integer(CUDNN_ATTR_CONVOLUTION_COMP_TYPE)) : CUDNN_DATA_FLOAT;
+  const auto compute =
+      convolution
+          ? static_cast<cudnnDataType_t>(convolution->Integer(CUDNN_ATTR_CONVOLUTION_COMP_TYPE))
+          : CUDNN_DATA_FLOAT;
   // The weights tell the groups: their second extent is the channels of one group.
   const int64_t groups = w[1] > 0 ? std::max<int64_t>(x[1] / w[1], 1) : 1;
-  return {ConvolutionName({a.kind, Type(op.Object(a.x)), compute, x[0], x[1], y[1], groups, in, kernel, out}), Product(y)};
+  return {ConvolutionName(
+              {a.kind, Type(op.Object(a.x)), compute, x[0], x[1], y[1], groups, in, kernel, out}),
+          Product(y)};
 }
 
 // Attention over q [b, h, sq, d] and k^T [b, h, d, skv]; v's head size dv.
-Named NameAttention(const char* kind, cudnnDataType_t type, const std::vector<int64_t>& q, int64_t kv_heads, int64_t kv_length, int64_t value_size) {
+Named NameAttention(const char* kind, cudnnDataType_t type, const std::vector<int64_t>& q,
+                    int64_t kv_heads, int64_t kv_length, int64_t value_size) {
   if (q.size() != 4) return {std::string("hostcudnn_sdpa") + kind, 1};
-  return {std::string("hostcudnn_sdpa") + kind + "_" + CudnnTypeName(type) + "_b" + std::to_string(q[0]) + "_h" + std::to_string(q[1]) + "_hkv" + std::to_string(kv_heads) + "_sq" +
-              std::to_string(q[2]) + "_skv" + std::to_string(kv_length) + "_d" + std::to_string(q[3]) + "_dv" + std::to_string(value_size),
+  return {std::string("hostcudnn_sdpa") + kind + "_" + CudnnTypeName(type) + "_b" +
+              std::to_string(q[0]) + "_h" + std::to_string(q[1]) + "_hkv" +
+              std::to_string(kv_heads) + "_sq" + std::to_string(q[2]) + "_skv" +
+              std::to_string(kv_length) + "_d" + std::to_string(q[3]) + "_dv" +
+              std::to_string(value_size),
           Product(q)};
 }
 
@@ -169,52 +208,74 @@ Named NameGraph(const Content& graph) {
     ++counts[op->type];
     if (op->type == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR) products.push_back(op.get());
     if (!convolution && ConvolutionOf(*op, &attributes)) convolution = op.get();
-    if (op->type == CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR || op->type == CUDNN_BACKEND_OPERATION_SDPA_BWD_DESCRIPTOR) {
+    if (op->type == CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR ||
+        op->type == CUDNN_BACKEND_OPERATION_SDPA_BWD_DESCRIPTOR) {
       const bool forward = op->type == CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR;
-      const Content* q = op->Object(forward ? CUDNN_ATTR_OPERATION_SDPA_FWD_QDESC : CUDNN_ATTR_OPERATION_SDPA_BWD_QDESC);
-      const auto k = Dims(op->Object(forward ? CUDNN_ATTR_OPERATION_SDPA_FWD_KDESC : CUDNN_ATTR_OPERATION_SDPA_BWD_KDESC));
-      const auto v = Dims(op->Object(forward ? CUDNN_ATTR_OPERATION_SDPA_FWD_VDESC : CUDNN_ATTR_OPERATION_SDPA_BWD_VDESC));
-      if (k.size() == 4 && v.size() == 4) return NameAttention(forward ? "fwd" : "bwd", Type(q), Dims(q), k[1], k[2], v[3]);
+      const Content* q = op->Object(forward ? CUDNN_ATTR_OPERATION_SDPA_FWD_QDESC
+                                            : CUDNN_ATTR_OPERATION_SDPA_BWD_QDESC);
+      const auto k = Dims(op->Object(forward ? CUDNN_ATTR_OPERATION_SDPA_FWD_KDESC
+                                             : CUDNN_ATTR_OPERATION_SDPA_BWD_KDESC));
+      const auto v = Dims(op->Object(forward ? CUDNN_ATTR_OPERATION_SDPA_FWD_VDESC
+                                             : CUDNN_ATTR_OPERATION_SDPA_BWD_VDESC));
+      if (k.size() == 4 && v.size() == 4)
+        return NameAttention(forward ? "fwd" : "bwd", Type(q), Dims(q), k[1], k[2], v[3]);
     }
   }
   if (convolution) {
     Named named = NameConvolution(*convolution, attributes);
-    if (int fused = counts[CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR]) named.name += "_pw" + std::to_string(fused);
+    if (int fused = counts[CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR])
+      named.name += "_pw" + std::to_string(fused);
     return named;
   }
   auto tensor = [](const Content* op, int name) { return op->Object(name); };
   if (products.size() >= 2) {  // attention: q k^T, then p v; backward has more
     const Content* q = tensor(products[0], CUDNN_ATTR_OPERATION_MATMUL_ADESC);
-    const auto kt = Dims(tensor(products[0], CUDNN_ATTR_OPERATION_MATMUL_BDESC)), v = Dims(tensor(products[1], CUDNN_ATTR_OPERATION_MATMUL_BDESC));
-    if (Dims(q).size() == 4 && kt.size() == 4 && v.size() == 4) return NameAttention(products.size() == 2 ? "fwd" : "bwd", Type(q), Dims(q), kt[1], kt[3], v[3]);
+    const auto kt = Dims(tensor(products[0], CUDNN_ATTR_OPERATION_MATMUL_BDESC)),
+               v = Dims(tensor(products[1], CUDNN_ATTR_OPERATION_MATMUL_BDESC));
+    if (Dims(q).size() == 4 && kt.size() == 4 && v.size() == 4)
+      return NameAttention(products.size() == 2 ? "fwd" : "bwd", Type(q), Dims(q), kt[1], kt[3],
+                           v[3]);
   }
   if (products.size() == 1) {
-    const Content *a = tensor(products[0], CUDNN_ATTR_OPERATION_MATMUL_ADESC), *b = tensor(products[0], CUDNN_ATTR_OPERATION_MATMUL_BDESC), *c = tensor(products[0], CUDNN_ATTR_OPERATION_MATMUL_CDESC);
+    const Content *a = tensor(products[0], CUDNN_ATTR_OPERATION_MATMUL_ADESC),
+                  *b = tensor(products[0], CUDNN_ATTR_OPERATION_MATMUL_BDESC),
+                  *c = tensor(products[0], CUDNN_ATTR_OPERATION_MATMUL_CDESC);
     const auto da = Dims(a), db = Dims(b);
     if (da.size() >= 2 && db.size() >= 2) {
-      const uint64_t m = static_cast<uint64_t>(da[da.size() - 2]), k = static_cast<uint64_t>(da.back()), n = static_cast<uint64_t>(db.back());
+      const uint64_t m = static_cast<uint64_t>(da[da.size() - 2]),
+                     k = static_cast<uint64_t>(da.back()), n = static_cast<uint64_t>(db.back());
       const uint64_t batch = Product(da) / std::max<uint64_t>(m * k, 1);
-      std::string name = std::string("hostcudnn_matmul_") + CudnnTypeName(Type(a)) + "_" + CudnnTypeName(Type(c)) + "_m" + std::to_string(m) + "_n" + std::to_string(n) + "_k" + std::to_string(k) +
-                         "_b" + std::to_string(batch);
-      if (int fused = counts[CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR]) name += "_pw" + std::to_string(fused);
+      std::string name = std::string("hostcudnn_matmul_") + CudnnTypeName(Type(a)) + "_" +
+                         CudnnTypeName(Type(c)) + "_m" + std::to_string(m) + "_n" +
+                         std::to_string(n) + "_k" + std::to_string(k) + "_b" +
+                         std::to_string(batch);
+      if (int fused = counts[CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR])
+        name += "_pw" + std::to_string(fused);
       return {name, m * n * batch};
     }
   }
   const Content* first = ops->objects.empty() ? nullptr : ops->objects.front().get();
-  if (first && (first->type == CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR || first->type == CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR)) {
+  if (first && (first->type == CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR ||
+                first->type == CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR)) {
     const bool forward = first->type == CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR;
-    const Content* x = first->Object(forward ? CUDNN_ATTR_OPERATION_NORM_FWD_XDESC : CUDNN_ATTR_OPERATION_NORM_BWD_XDESC);
-    return {std::string("hostcudnn_norm") + (forward ? "fwd_" : "bwd_") + CudnnTypeName(Type(x)) + "_mode" +
-                std::to_string(first->Integer(forward ? CUDNN_ATTR_OPERATION_NORM_FWD_MODE : CUDNN_ATTR_OPERATION_NORM_BWD_MODE)) + "_x" + Extents(Dims(x)),
+    const Content* x = first->Object(forward ? CUDNN_ATTR_OPERATION_NORM_FWD_XDESC
+                                             : CUDNN_ATTR_OPERATION_NORM_BWD_XDESC);
+    return {std::string("hostcudnn_norm") + (forward ? "fwd_" : "bwd_") + CudnnTypeName(Type(x)) +
+                "_mode" +
+                std::to_string(first->Integer(forward ? CUDNN_ATTR_OPERATION_NORM_FWD_MODE
+                                                      : CUDNN_ATTR_OPERATION_NORM_BWD_MODE)) +
+                "_x" + Extents(Dims(x)),
             Product(Dims(x))};
   }
   // Anything else: the kinds of operations and the largest tensor.
   Named named{"hostcudnn_graph", 1};
-  for (auto [type, count] : counts) named.name += "_op" + std::to_string(type) + "x" + std::to_string(count);
+  for (auto [type, count] : counts)
+    named.name += "_op" + std::to_string(type) + "x" + std::to_string(count);
   for (const Shared& op : ops->objects) {
     for (const auto& [name, attribute] : op->attributes) {
       for (const Shared& object : attribute.objects) {
-        if (object->type == CUDNN_BACKEND_TENSOR_DESCRIPTOR) named.elements = std::max(named.elements, Product(Dims(object.get())));
+        if (object->type == CUDNN_BACKEND_TENSOR_DESCRIPTOR)
+          named.elements = std::max(named.elements, Product(Dims(object.get())));
       }
     }
   }
@@ -240,7 +301,8 @@ cudnnStatus_t Finalize(Content* c) {
     }
     case CUDNN_BACKEND_ENGINE_DESCRIPTOR:
       if (!c->Object(CUDNN_ATTR_ENGINE_OPERATION_GRAPH)) return CUDNN_STATUS_BAD_PARAM;
-      if (c->Integer(CUDNN_ATTR_ENGINE_GLOBAL_INDEX) != 0) return CUDNN_STATUS_NOT_SUPPORTED;  // there is one engine
+      if (c->Integer(CUDNN_ATTR_ENGINE_GLOBAL_INDEX) != 0)
+        return CUDNN_STATUS_NOT_SUPPORTED;  // there is one engine
       break;
     case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
       if (!c->Find(CUDNN_ATTR_OPERATIONGRAPH_OPS)) return CUDNN_STATUS_BAD_PARAM;
@@ -259,21 +321,28 @@ cudnnStatus_t Finalize(Content* c) {
 Shared Configuration(const Content& heuristic) {
   auto engine = std::make_shared<Content>();
   engine->type = CUDNN_BACKEND_ENGINE_DESCRIPTOR;
-  if (const Attribute* graph = heuristic.Find(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)) engine->attributes[CUDNN_ATTR_ENGINE_OPERATION_GRAPH] = *graph;
-  engine->attributes[CUDNN_ATTR_ENGINE_GLOBAL_INDEX] = {CUDNN_TYPE_INT64, 1, std::vector<char>(8, 0), {}};
+  if (const Attribute* graph = heuristic.Find(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH))
+    engine->attributes[CUDNN_ATTR_ENGINE_OPERATION_GRAPH] = *graph;
+  engine->attributes[CUDNN_ATTR_ENGINE_GLOBAL_INDEX] = {
+      CUDNN_TYPE_INT64, 1, std::vector<char>(8, 0), {}};
   engine->finalized = true;
   auto config = std::make_shared<Content>();
   config->type = CUDNN_BACKEND_ENGINECFG_DESCRIPTOR;
-  config->attributes[CUDNN_ATTR_ENGINECFG_ENGINE] = {CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, {}, {engine}};
+  config->attributes[CUDNN_ATTR_ENGINECFG_ENGINE] = {
+      CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, {}, {engine}};
   config->finalized = true;
   return config;
 }
 
-// Attributes that hostcuda computes: lists that are empty, sizes that are 0, the plan's description.
+// Attributes that hostcuda computes: lists that are empty, sizes that are 0, the plan's
+// description.
 bool Computed(const Content& c, int name, Attribute* a) {
   const std::vector<char> zero(8, 0);
   switch (name) {
-    case CUDNN_ATTR_ENGINE_KNOB_INFO: case CUDNN_ATTR_ENGINE_LAYOUT_INFO: case CUDNN_ATTR_ENGINECFG_KNOB_CHOICES: case CUDNN_ATTR_ENGINECFG_INTERMEDIATE_INFO:
+    case CUDNN_ATTR_ENGINE_KNOB_INFO:
+    case CUDNN_ATTR_ENGINE_LAYOUT_INFO:
+    case CUDNN_ATTR_ENGINECFG_KNOB_CHOICES:
+    case CUDNN_ATTR_ENGINECFG_INTERMEDIATE_INFO:
       *a = {CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, {}, {}};
       return true;
     case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE:
@@ -282,13 +351,17 @@ bool Computed(const Content& c, int name, Attribute* a) {
     case CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE:
       *a = {CUDNN_TYPE_BEHAVIOR_NOTE, 0, {}, {}};
       return true;
-    case CUDNN_ATTR_EXECUTION_PLAN_COMPUTED_INTERMEDIATE_UIDS: case CUDNN_ATTR_EXECUTION_PLAN_RUN_ONLY_INTERMEDIATE_UIDS:
+    case CUDNN_ATTR_EXECUTION_PLAN_COMPUTED_INTERMEDIATE_UIDS:
+    case CUDNN_ATTR_EXECUTION_PLAN_RUN_ONLY_INTERMEDIATE_UIDS:
       *a = {CUDNN_TYPE_INT64, 0, {}, {}};
       return true;
-    case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE: case CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE: case CUDNN_ATTR_ENGINE_GLOBAL_INDEX:
+    case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE:
+    case CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE:
+    case CUDNN_ATTR_ENGINE_GLOBAL_INDEX:
       *a = {CUDNN_TYPE_INT64, 1, zero, {}};
       return true;
-    case CUDNN_ATTR_ENGINECFG_SHARED_MEMORY_USED: case CUDNN_ATTR_ENGINE_SM_COUNT_TARGET:
+    case CUDNN_ATTR_ENGINECFG_SHARED_MEMORY_USED:
+    case CUDNN_ATTR_ENGINE_SM_COUNT_TARGET:
       *a = {CUDNN_TYPE_INT32, 1, std::vector<char>(4, 0), {}};
       return true;
     case CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT: {
@@ -299,7 +372,10 @@ bool Computed(const Content& c, int name, Attribute* a) {
     }
     case CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION: {
       const std::string text = "{\"engine\": \"hostcuda\", \"kernel\": \"" + c.kernel + "\"}";
-      *a = {CUDNN_TYPE_CHAR, static_cast<int64_t>(text.size() + 1), std::vector<char>(text.c_str(), text.c_str() + text.size() + 1), {}};
+      *a = {CUDNN_TYPE_CHAR,
+            static_cast<int64_t>(text.size() + 1),
+            std::vector<char>(text.c_str(), text.c_str() + text.size() + 1),
+            {}};
       return true;
     }
     case CUDNN_ATTR_ENGINEHEUR_RESULTS:
@@ -317,7 +393,8 @@ using namespace hostcuda;  // NOLINT: the rest of this file is the C interface
 
 extern "C" {
 
-cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t* descriptor) {
+cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
+                                           cudnnBackendDescriptor_t* descriptor) {
   if (!descriptor) return CUDNN_STATUS_BAD_PARAM;
   auto* d = new Descriptor;
   d->content = std::make_shared<Content>();
@@ -340,9 +417,13 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
   return d ? Finalize(d->content.get()) : CUDNN_STATUS_BAD_PARAM;
 }
 
-cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count, const void* elements) {
+cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
+                                       cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t count,
+                                       const void* elements) {
   Descriptor* d = Of(descriptor);
-  if (!d || count < 0 || (count > 0 && !elements) || d->content->finalized) return CUDNN_STATUS_BAD_PARAM;
+  if (!d || count < 0 || (count > 0 && !elements) || d->content->finalized)
+    return CUDNN_STATUS_BAD_PARAM;
   Attribute a{type, count, {}, {}};
   if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
     auto* handles = static_cast<const cudnnBackendDescriptor_t*>(elements);
@@ -359,8 +440,10 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t requested, int64_t* count,
-                                       void* elements) {
+cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor,
+                                       cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t requested,
+                                       int64_t* count, void* elements) {
   Descriptor* d = Of(descriptor);
   if (!d || requested < 0) return CUDNN_STATUS_BAD_PARAM;
   Attribute computed;
@@ -376,7 +459,8 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor
     auto* handles = static_cast<cudnnBackendDescriptor_t*>(elements);
     for (int64_t i = 0; i < n; ++i) {
       Descriptor* to = Of(handles[i]);
-      if (!to || to->content->type != a->objects[static_cast<size_t>(i)]->type) return CUDNN_STATUS_BAD_PARAM;
+      if (!to || to->content->type != a->objects[static_cast<size_t>(i)]->type)
+        return CUDNN_STATUS_BAD_PARAM;
       to->content = a->objects[static_cast<size_t>(i)];
     }
   } else {
@@ -385,11 +469,15 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack) {
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                  cudnnBackendDescriptor_t pack) {
   if (!Valid(handle)) return CUDNN_STATUS_NOT_INITIALIZED;
   Descriptor *p = Of(plan), *v = Of(pack);
-  if (!p || !v || !p->content->finalized || p->content->type != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) return CUDNN_STATUS_BAD_PARAM;
-  return CudnnStatus(LaunchNamed(handle->stream, p->content->kernel, GridFor(p->content->elements)));
+  if (!p || !v || !p->content->finalized ||
+      p->content->type != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)
+    return CUDNN_STATUS_BAD_PARAM;
+  return CudnnStatus(
+      LaunchNamed(handle->stream, p->content->kernel, GridFor(p->content->elements)));
 }
 
 }  // extern "C"

@@ -1,5 +1,6 @@
-// The descriptors of cuDNN's classic interface that hand-written code looks into. All are GenericObjects, because generated
-// calls (pooling, softmax, ...) take them too and put their `summary` into kernel names.
+// The descriptors of cuDNN's classic interface that hand-written code looks into. All are
+// GenericObjects, because generated calls (pooling, softmax, ...) take them too and put their
+// `summary` into kernel names.
 //
 // Threading: as cuDNN: one thread at a time for each descriptor.
 #ifndef HOSTCUDA_LIBRARIES_CUDNN_DESCRIPTORS_H_

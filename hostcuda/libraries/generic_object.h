@@ -30,7 +30,8 @@ struct GenericObject {
   CUstream stream = nullptr;
   int pointer_mode = kHostPointers;
   std::vector<Attribute> attributes;
-  // What a hand-written descriptor adds to the names of kernels that take it ("f32_8x64x56x56"); attributes are not used then.
+  // What a hand-written descriptor adds to the names of kernels that take it ("f32_8x64x56x56");
+  // attributes are not used then.
   std::string summary;
 
   ~GenericObject() { magic = 0; }
