@@ -1,0 +1,252 @@
+#include "src/graph/graph.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <tuple>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "src/base/status.h"
+
+namespace prism::graph {
+namespace {
+
+using trace::Completeness;
+using trace::Reader;
+
+// "0-6, 9, 12-15", so that a thousand missing ranks fit a line.
+std::string RankList(const std::vector<uint32_t>& ranks) {
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t j = i;
+    while (j + 1 < ranks.size() && ranks[j + 1] == ranks[j] + 1) ++j;
+    parts.push_back(j == i ? absl::StrCat(ranks[i]) : absl::StrCat(ranks[i], "-", ranks[j]));
+    i = j + 1;
+  }
+  if (parts.size() > 12) {
+    parts.resize(12);
+    parts.push_back("...");
+  }
+  return absl::StrJoin(parts, ", ");
+}
+
+// Medians of the samples of each node.
+std::vector<std::vector<int64_t>> Measured(const Reader& trace) {
+  std::vector<std::vector<int64_t>> medians;
+  if (trace.timings().empty()) return medians;
+  medians.resize(trace.sequences().size());
+  std::vector<std::vector<const trace::Timing*>> by_sequence(trace.sequences().size());
+  for (const trace::Timing& t : trace.timings()) by_sequence[t.sequence].push_back(&t);
+  for (uint32_t s = 0; s < by_sequence.size(); ++s) {
+    if (by_sequence[s].empty()) continue;
+    medians[s].resize(trace.nodes(s).size(), -1);
+    std::vector<int64_t> samples;
+    for (uint64_t node = 0; node < medians[s].size(); ++node) {
+      samples.clear();
+      for (const trace::Timing* t : by_sequence[s]) {
+        if (node >= t->first && node - t->first < t->ns.size() && t->ns[node - t->first] >= 0) {
+          samples.push_back(t->ns[node - t->first]);
+        }
+      }
+      if (samples.empty()) continue;
+      const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
+      std::nth_element(samples.begin(), middle, samples.end());
+      medians[s][node] = *middle;
+    }
+  }
+  return medians;
+}
+
+}  // namespace
+
+std::string TraceName(uint32_t rank) { return absl::StrFormat("trace/rank-%05u.prt", rank); }
+
+absl::StatusOr<Graph> LoadJob(const std::string& directory, const LoadOptions& options) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (!fs::is_directory(directory, error)) {
+    return WithHint(absl::NotFoundError(absl::StrCat("no job directory at ", directory)),
+                    "`prism capture --job DIR -- PROGRAM` makes one");
+  }
+  std::vector<std::string> paths;
+  for (const auto& entry : fs::directory_iterator(fs::path(directory) / "trace", error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("rank-") && name.ends_with(".prt")) paths.push_back(entry.path().string());
+  }
+  if (paths.empty()) {
+    return WithHint(
+        absl::FailedPreconditionError(
+            absl::StrCat(directory, " holds no traces (", TraceName(0), " and so on)")),
+        "the program made no CUDA call under prism, or the capture did not start: see its output");
+  }
+  std::sort(paths.begin(), paths.end());
+  std::vector<Reader> traces;
+  traces.reserve(paths.size());
+  std::vector<std::string> skipped;
+  for (const std::string& path : paths) {
+    auto reader =
+        Reader::Open(path, {.allow_incomplete = options.allow_incomplete, .check_nodes = false});
+    if (!reader.ok()) {
+      if (options.allow_incomplete && reader.status().code() == absl::StatusCode::kDataLoss) {
+        skipped.push_back(std::string(reader.status().message()));
+        continue;
+      }
+      if (reader.status().code() == absl::StatusCode::kDataLoss) {
+        return WithHint(reader.status(),
+                        "`prism inspect` shows what it holds; --allow-incomplete goes on with what "
+                        "is readable");
+      }
+      return reader.status();
+    }
+    traces.push_back(*std::move(reader));
+  }
+  PRISM_ASSIGN_OR_RETURN(Graph graph, BuildGraph(std::move(traces), options));
+  graph.warnings.insert(graph.warnings.end(), skipped.begin(), skipped.end());
+  return graph;
+}
+
+absl::StatusOr<Graph> BuildGraph(std::vector<Reader> traces, const LoadOptions& options) {
+  if (traces.empty()) return absl::FailedPreconditionError("no readable trace");
+  std::sort(traces.begin(), traces.end(),
+            [](const Reader& x, const Reader& y) { return x.rank() < y.rank(); });
+  Graph graph;
+  graph.world = traces[0].world();
+  for (size_t i = 0; i < traces.size(); ++i) {
+    if (traces[i].world() != graph.world) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          traces[i].path(), " is of a job of ", traces[i].world(), " ranks, ", traces[0].path(),
+          " of one of ", graph.world, ": the directory holds two jobs"));
+    }
+    if (traces[i].rank() >= graph.world || (i > 0 && traces[i].rank() == traces[i - 1].rank())) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(traces[i].path(), " is rank ", traces[i].rank(), " of ", graph.world,
+                       i > 0 && traces[i].rank() == traces[i - 1].rank()
+                           ? absl::StrCat(", as is ", traces[i - 1].path())
+                           : std::string()));
+    }
+  }
+  std::vector<uint32_t> missing;
+  for (uint32_t rank = 0, i = 0; rank < graph.world; ++rank) {
+    if (i < traces.size() && traces[i].rank() == rank) {
+      ++i;
+    } else {
+      missing.push_back(rank);
+    }
+  }
+  if (!missing.empty()) {
+    const std::string text = absl::StrCat(missing.size(), " of ", graph.world,
+                                          " ranks have no trace: ", RankList(missing));
+    if (!options.allow_incomplete) {
+      return WithHint(
+          absl::FailedPreconditionError(text),
+          "they never called CUDA, or died first; --allow-incomplete goes on without them");
+    }
+    graph.warnings.push_back(text);
+  }
+
+  absl::flat_hash_map<uint64_t, std::vector<std::pair<size_t, uint32_t>>>
+      candidates;  // hash -> (trace, program)
+  absl::flat_hash_map<uint32_t, uint32_t> comm_index;
+  absl::flat_hash_map<std::tuple<uint32_t, uint32_t, uint32_t>, uint32_t> channel_index;
+  absl::flat_hash_map<std::string, uint32_t> meta_index;
+  std::vector<uint32_t> incomplete;
+  uint64_t truncated = 0;
+  for (size_t i = 0; i < traces.size(); ++i) {
+    const Reader& t = traces[i];
+    Rank rank;
+    rank.rank = t.rank();
+    rank.completeness = t.completeness();
+    if (t.completeness() != Completeness::kSealed) incomplete.push_back(t.rank());
+    graph.trace_bytes += t.file_bytes();
+
+    // An incomplete trace is not trusted to equal another one.
+    std::vector<std::pair<size_t, uint32_t>>& same = candidates[StructureHash(t)];
+    const auto match = std::find_if(same.begin(), same.end(), [&](const auto& candidate) {
+      return traces[candidate.first].completeness() == t.completeness() &&
+             SameStructure(traces[candidate.first], t);
+    });
+    if (match != same.end()) {
+      rank.program = match->second;
+    } else {
+      PRISM_RETURN_IF_ERROR(t.CheckNodes());
+      PRISM_ASSIGN_OR_RETURN(Program program, Compile(t, options.allow_incomplete));
+      truncated += program.truncated;
+      rank.program = static_cast<uint32_t>(graph.programs.size());
+      graph.programs.push_back(std::move(program));
+      same.emplace_back(i, rank.program);
+    }
+    const Program& program = graph.programs[rank.program];
+    graph.ops += program.op_count;
+
+    PRISM_ASSIGN_OR_RETURN(RankBinding binding, Bind(t));
+    rank.comm_rank = std::move(binding.comm_rank);
+    rank.peer = std::move(binding.peer);
+    rank.channel_bytes = binding.channel_bytes;
+    for (uint32_t p = 0; p < binding.comm.size(); ++p) {
+      const auto [it, inserted] = comm_index.try_emplace(
+          binding.comm[p], static_cast<uint32_t>(graph.communicators.size()));
+      if (inserted) {
+        Communicator c{binding.comm[p], binding.world_ranks[p], {}, 0};
+        c.members.resize(c.world_ranks.size());
+        graph.communicators.push_back(std::move(c));
+      }
+      Communicator& c = graph.communicators[it->second];
+      if (c.world_ranks != binding.world_ranks[p]) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("rank ", t.rank(), " knows communicator ", c.number, " as one of ranks ",
+                         absl::StrJoin(binding.world_ranks[p], ","), ", others as one of ",
+                         absl::StrJoin(c.world_ranks, ",")));
+      }
+      Member& member = c.members[rank.comm_rank[p]];
+      if (member.rank != kNone) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "ranks ", graph.ranks.size() == member.rank ? t.rank() : graph.ranks[member.rank].rank,
+            " and ", t.rank(), " are both rank ", rank.comm_rank[p], " of communicator ",
+            c.number));
+      }
+      member = {static_cast<uint32_t>(i), p};
+      c.expected_init += program.participants[p].has_init;
+      rank.comm.push_back(it->second);
+    }
+    for (uint32_t call = 0; call < program.calls.size(); ++call) {
+      const Call& c = program.calls[call];
+      if (IsCollective(c.op)) {
+        rank.channel.push_back(kNone);
+        continue;
+      }
+      const uint32_t comm = rank.comm[c.participant], self = rank.comm_rank[c.participant];
+      const auto peer = static_cast<uint32_t>(rank.peer[call]);
+      const Channel channel =
+          c.op == trace::CommOp::kSend ? Channel{comm, self, peer} : Channel{comm, peer, self};
+      const auto [it, inserted] = channel_index.try_emplace(
+          {channel.comm, channel.from, channel.to}, static_cast<uint32_t>(graph.channels.size()));
+      if (inserted) graph.channels.push_back(channel);
+      rank.channel.push_back(it->second);
+    }
+    rank.measured_ns = Measured(t);
+    std::string meta;
+    for (std::string_view part : t.meta()) {
+      if (!meta.empty()) meta += "\n";
+      meta += part;
+    }
+    if (!meta.empty()) {
+      const auto [it, inserted] =
+          meta_index.try_emplace(meta, static_cast<uint32_t>(graph.metas.size()));
+      if (inserted) graph.metas.push_back(meta);
+      rank.meta = it->second;
+    }
+    graph.ranks.push_back(std::move(rank));
+  }
+  if (!incomplete.empty()) {
+    graph.warnings.push_back(absl::StrCat(
+        "incomplete traces of ranks ", RankList(incomplete),
+        truncated > 0 ? absl::StrCat(" (", truncated, " operations left out)") : std::string()));
+  }
+  return graph;
+}
+
+}  // namespace prism::graph

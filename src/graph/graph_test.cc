@@ -1,0 +1,245 @@
+#include "src/graph/graph.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "src/base/status.h"
+#include "src/graph/check.h"
+#include "src/graph/testing/synthetic.h"
+#include "src/trace/writer.h"
+
+namespace prism::graph {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::JobKind;
+using ::testing::SizeIs;
+using testing::SyntheticJob;
+using testing::WriteJob;
+using trace::CallRecord;
+using trace::CommOp;
+using trace::ValueSource;
+using trace::Writer;
+
+class GraphTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "/graph_test_XXXXXX";
+    directory_ = mkdtemp(pattern.data());
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  Graph Load(const SyntheticJob& job) {
+    EXPECT_EQ(WriteJob(directory_, job), 0);
+    absl::StatusOr<Graph> graph = LoadJob(directory_);
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    return graph.ok() ? *std::move(graph) : Graph();
+  }
+
+  // A rank that makes the given calls on one stream of a communicator of `world` ranks.
+  struct CallSpec {
+    CommOp op;
+    uint64_t count = 4;
+    int32_t peer = -1;
+    uint32_t dtype = 7;
+  };
+  void WriteRank(uint32_t rank, uint32_t world, const std::vector<CallSpec>& calls,
+                 bool two_streams = false) {
+    std::filesystem::create_directory(directory_ + "/trace");
+    Writer w;
+    ASSERT_EQ(w.Open((directory_ + "/" + TraceName(rank)).c_str(), rank, world), 0);
+    const uint32_t streams[] = {w.AddStream(0, 0, "a"), w.AddStream(0, 0, "b")};
+    std::vector<uint32_t> ranks(world);
+    std::iota(ranks.begin(), ranks.end(), 0);
+    w.Communicator({1, world, rank, 0, 0}, ranks.data());
+    std::map<std::pair<CommOp, int32_t>, uint64_t> order;
+    uint64_t collectives = 0;
+    for (size_t i = 0; i < calls.size(); ++i) {
+      CallRecord call{};
+      call.comm = 1;
+      call.op = static_cast<uint32_t>(calls[i].op);
+      call.dtype = calls[i].dtype;
+      call.count = calls[i].count;
+      call.peer = calls[i].peer;
+      call.group = 1;
+      call.call_site = w.String("line" + std::to_string(i));
+      const uint64_t sequence =
+          IsCollective(calls[i].op) ? collectives++ : order[{calls[i].op, calls[i].peer}]++;
+      w.Comm(streams[two_streams ? i % 2 : 0], w.Call(call), sequence, ValueSource::kExact);
+    }
+    ASSERT_EQ(w.Close(0), 0);
+  }
+
+  std::string directory_;
+};
+
+TEST_F(GraphTest, EquivalentRanksShareOneProgram) {
+  const Graph graph = Load({.kind = JobKind::kDataParallel, .world = 32});
+  EXPECT_THAT(graph.ranks, SizeIs(32));
+  EXPECT_THAT(graph.programs, SizeIs(1));
+  ASSERT_THAT(graph.communicators, SizeIs(1));
+  EXPECT_EQ(graph.communicators[0].size(), 32u);
+  EXPECT_EQ(graph.communicators[0].members[7].rank, 7u);
+  EXPECT_EQ(graph.communicators[0].expected_init, 32u);
+  EXPECT_EQ(graph.ops, 32 * graph.programs[0].op_count);
+  EXPECT_THAT(CheckStructure(graph), IsEmpty());
+}
+
+TEST_F(GraphTest, AllToAllRanksShareThoughTheirPeersDiffer) {
+  const Graph graph = Load({.kind = JobKind::kExpertParallel, .world = 8, .steps = 2});
+  EXPECT_THAT(graph.programs, SizeIs(1));
+  EXPECT_THAT(graph.channels, SizeIs(64));
+  EXPECT_THAT(CheckStructure(graph), IsEmpty());
+}
+
+TEST_F(GraphTest, PipelineStagesDiffer) {
+  const Graph graph = Load({.kind = JobKind::kPipeline, .world = 4, .micro_batches = 8});
+  EXPECT_GE(graph.programs.size(), 3u);
+  EXPECT_THAT(graph.channels, SizeIs(6));  // three links, both ways
+  EXPECT_THAT(CheckStructure(graph), IsEmpty());
+}
+
+TEST_F(GraphTest, WaitsNameTheRecordsTheyWaitFor) {
+  const Graph graph = Load({.kind = JobKind::kFullyShardedDP, .world = 2, .steps = 1});
+  const Program& p = graph.programs[0];
+  ASSERT_GT(p.slots, 0u);
+  std::vector<int> producers(p.slots, 0), consumers(p.slots, 0);
+  for (const Sequence& s : p.sequences) {
+    for (const Op& op : s.ops) {
+      if (op.slot != kNone) ++producers[op.slot];
+      if (op.kind == OpKind::kWait) ++consumers[op.a];
+    }
+  }
+  EXPECT_THAT(producers, ::testing::Each(1));
+  EXPECT_THAT(consumers, ::testing::Each(::testing::Ge(1)));
+}
+
+TEST_F(GraphTest, EnqueueOrderIsThatOfTheHost) {
+  const Graph graph = Load({.kind = JobKind::kFullyShardedDP, .world = 2, .steps = 2});
+  const Program& p = graph.programs[0];
+  const std::vector<Place> order = p.EnqueueOrder();
+  size_t units = 0;
+  for (const Sequence& s : p.sequences) {
+    if (s.kind == trace::SequenceKind::kStream) units += s.ops.size();
+  }
+  EXPECT_EQ(order.size(), units);
+  std::vector<uint32_t> next(p.sequences.size(), 0);
+  for (const Place& place : order) EXPECT_EQ(place.op, next[place.sequence]++);
+}
+
+TEST_F(GraphTest, MissingDirectoryIsNotFoundWithAHint) {
+  const auto status = LoadJob(directory_ + "/nothing").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(HintOf(status), HasSubstr("prism capture"));
+}
+
+TEST_F(GraphTest, EmptyJobIsAFailedPrecondition) {
+  EXPECT_EQ(LoadJob(directory_).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(GraphTest, MissingRanksAreNamed) {
+  ASSERT_EQ(WriteJob(directory_, {.world = 8}), 0);
+  for (uint32_t rank : {2, 3, 6}) std::filesystem::remove(directory_ + "/" + TraceName(rank));
+  const auto strict = LoadJob(directory_).status();
+  EXPECT_EQ(strict.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(strict.ToString(), HasSubstr("3 of 8 ranks have no trace: 2-3, 6"));
+  const auto graph = LoadJob(directory_, {.allow_incomplete = true});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_THAT(graph->ranks, SizeIs(5));
+  EXPECT_THAT(graph->warnings, SizeIs(1));
+}
+
+TEST_F(GraphTest, UnsealedTraceIsDataLossUnlessAllowed) {
+  ASSERT_EQ(WriteJob(directory_, {.world = 2, .seal = false}), 0);
+  EXPECT_EQ(LoadJob(directory_).status().code(), absl::StatusCode::kDataLoss);
+  const auto graph = LoadJob(directory_, {.allow_incomplete = true});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_THAT(graph->warnings, SizeIs(1));
+}
+
+TEST_F(GraphTest, TornTracesLoadWhateverTheCut) {
+  ASSERT_EQ(WriteJob(directory_,
+                     {.kind = JobKind::kFullyShardedDP, .world = 2, .steps = 2, .seal = false}),
+            0);
+  const std::string path = directory_ + "/" + TraceName(1);
+  const auto size = std::filesystem::file_size(path);
+  for (uintmax_t cut = size; cut > 100; cut -= std::min<uintmax_t>(cut, 97)) {
+    std::filesystem::resize_file(path, cut);
+    const auto graph = LoadJob(directory_, {.allow_incomplete = true});
+    ASSERT_TRUE(graph.ok()) << cut << ": " << graph.status();
+  }
+}
+
+TEST_F(GraphTest, DamagedNodesAreDataLossThoughTheirRankLooksLikeAnother) {
+  ASSERT_EQ(WriteJob(directory_, {.world = 3}), 0);
+  const std::string path = directory_ + "/" + TraceName(1);
+  const auto size = std::filesystem::file_size(path);
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(size) - 300);  // inside the last chunk of nodes
+  file.put('\x55');
+  file.close();
+  EXPECT_EQ(LoadJob(directory_).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(GraphTest, TracesOfTwoJobsAreRefused) {
+  ASSERT_EQ(WriteJob(directory_, {.world = 2}), 0);
+  WriteRank(0, 3, {});
+  EXPECT_EQ(LoadJob(directory_).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(GraphTest, MismatchNamesBothSidesAndTheirCallSites) {
+  WriteRank(0, 2, {{CommOp::kAllReduce}, {CommOp::kAllReduce, 8}});
+  WriteRank(1, 2, {{CommOp::kAllReduce}, {CommOp::kAllReduce, 9}});
+  const auto findings = CheckStructure(*LoadJob(directory_));
+  ASSERT_THAT(findings, SizeIs(1));
+  EXPECT_EQ(findings[0].kind, FindingKind::kMismatch);
+  EXPECT_THAT(findings[0].text, HasSubstr("collective 1: rank 0: AllReduce of 8"));
+  EXPECT_THAT(findings[0].text, HasSubstr("rank 1: AllReduce of 9"));
+  EXPECT_THAT(findings[0].text, HasSubstr("line1"));
+}
+
+TEST_F(GraphTest, MissingCollectiveIsUnmatched) {
+  WriteRank(0, 2, {{CommOp::kAllReduce}, {CommOp::kAllGather}});
+  WriteRank(1, 2, {{CommOp::kAllReduce}});
+  const auto findings = CheckStructure(*LoadJob(directory_));
+  ASSERT_THAT(findings, SizeIs(1));
+  EXPECT_EQ(findings[0].kind, FindingKind::kUnmatched);
+  EXPECT_THAT(findings[0].text, HasSubstr("rank 1 ends after 1 collectives"));
+}
+
+TEST_F(GraphTest, UnmatchedSendAndWrongCountAreFound) {
+  WriteRank(0, 3, {{CommOp::kSend, 4, 1}, {CommOp::kSend, 5, 2}});
+  WriteRank(1, 3, {{CommOp::kRecv, 4, 0}, {CommOp::kRecv, 4, 0}});
+  WriteRank(2, 3, {{CommOp::kRecv, 6, 0}});
+  const auto findings = CheckStructure(*LoadJob(directory_));
+  ASSERT_THAT(findings, SizeIs(2));
+  EXPECT_EQ(findings[0].kind, FindingKind::kUnmatched);
+  EXPECT_EQ(findings[1].kind, FindingKind::kMismatch);
+}
+
+TEST_F(GraphTest, CrossedSendsAreACycle) {
+  WriteRank(0, 2, {{CommOp::kSend, 4, 1}, {CommOp::kRecv, 4, 1}});
+  WriteRank(1, 2, {{CommOp::kSend, 4, 0}, {CommOp::kRecv, 4, 0}});
+  const auto findings = CheckStructure(*LoadJob(directory_));
+  ASSERT_THAT(findings, SizeIs(1));
+  EXPECT_EQ(findings[0].kind, FindingKind::kCycle);
+  EXPECT_THAT(findings[0].text, HasSubstr("Send"));
+  EXPECT_THAT(findings[0].ranks, ::testing::UnorderedElementsAre(0, 1));
+}
+
+TEST_F(GraphTest, CrossedSendsOnTwoStreamsAreNone) {
+  WriteRank(0, 2, {{CommOp::kSend, 4, 1}, {CommOp::kRecv, 4, 1}}, true);
+  WriteRank(1, 2, {{CommOp::kSend, 4, 0}, {CommOp::kRecv, 4, 0}}, true);
+  EXPECT_THAT(CheckStructure(*LoadJob(directory_)), IsEmpty());
+}
+
+}  // namespace
+}  // namespace prism::graph

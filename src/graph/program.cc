@@ -1,0 +1,519 @@
+#include "src/graph/program.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <tuple>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "src/base/status.h"
+
+namespace prism::graph {
+namespace {
+
+using trace::CommOp;
+using trace::Node;
+using trace::NodeKind;
+using trace::Reader;
+using trace::SequenceKind;
+using trace::SyncKind;
+
+// Numbers calls: a call of a communicator that has several members in this process (one a device)
+// is one call for each.
+struct CallNumbers {
+  std::vector<uint32_t> first;                      // of each call of the trace
+  std::vector<std::vector<uint32_t>> participants;  // of each call of the trace
+  uint32_t count = 0;
+};
+
+absl::StatusOr<CallNumbers> NumberCalls(const Reader& trace) {
+  absl::flat_hash_map<uint32_t, std::vector<uint32_t>> by_number;
+  for (uint32_t i = 0; i < trace.communicators().size(); ++i) {
+    by_number[trace.communicators()[i].record.comm].push_back(i);
+  }
+  CallNumbers numbers;
+  for (const trace::CallRecord& call : trace.calls()) {
+    const auto it = by_number.find(call.comm);
+    if (it == by_number.end()) {
+      return absl::DataLossError(absl::StrCat(trace.path(), ": a call names communicator ",
+                                              call.comm, ", which the trace lacks"));
+    }
+    numbers.first.push_back(numbers.count);
+    numbers.participants.push_back(it->second);
+    numbers.count += static_cast<uint32_t>(it->second.size());
+  }
+  return numbers;
+}
+
+uint64_t EventKey(uint32_t event, uint32_t version) { return uint64_t{event} << 32 | version; }
+
+// 64-bit mixing of 8 bytes a step; only ever used to find candidates, which are then compared.
+class Hasher {
+ public:
+  void Add(uint64_t word) {
+    hash_ = (hash_ ^ word) * 0x9e3779b97f4a7c15;
+    hash_ ^= hash_ >> 32;
+  }
+  void Add(const void* data, size_t bytes) {
+    const auto* p = static_cast<const char*>(data);
+    for (; bytes >= 8; p += 8, bytes -= 8) {
+      uint64_t word;
+      std::memcpy(&word, p, 8);
+      Add(word);
+    }
+    uint64_t rest = bytes;
+    if (bytes > 0) std::memcpy(&rest, p, bytes);
+    Add(rest);
+  }
+  uint64_t value() const { return hash_; }
+
+ private:
+  uint64_t hash_ = 0x243f6a8885a308d3;
+};
+
+// Peers as "the first, the second, ... peer that this communicator's calls name": equal for ranks
+// that talk to different neighbours in the same pattern.
+std::vector<uint32_t> PeerPattern(const Reader& trace) {
+  absl::flat_hash_map<std::pair<uint32_t, int32_t>, uint32_t> seen;
+  absl::flat_hash_map<uint32_t, uint32_t> next;
+  std::vector<uint32_t> pattern;
+  for (const trace::CallRecord& call : trace.calls()) {
+    if (IsCollective(static_cast<CommOp>(call.op))) {
+      pattern.push_back(kNone);
+      continue;
+    }
+    const auto [it, inserted] = seen.try_emplace({call.comm, call.peer}, 0);
+    if (inserted) it->second = next[call.comm]++;
+    pattern.push_back(it->second);
+  }
+  return pattern;
+}
+
+// Position of each call's communicator among the trace's.
+std::vector<uint32_t> CommPattern(const Reader& trace) {
+  absl::flat_hash_map<uint32_t, uint32_t> position;
+  for (uint32_t i = 0; i < trace.communicators().size(); ++i) {
+    position.try_emplace(trace.communicators()[i].record.comm, i);
+  }
+  std::vector<uint32_t> pattern;
+  for (const trace::CallRecord& call : trace.calls()) {
+    const auto it = position.find(call.comm);
+    pattern.push_back(it == position.end() ? kNone : it->second);
+  }
+  return pattern;
+}
+
+// What of a call is the program's (the rest is the rank's).
+trace::CallRecord Shared(trace::CallRecord call) {
+  call.comm = 0;
+  call.peer = 0;
+  return call;
+}
+
+// kCommInit nodes name job-wide communicators, which differ between ranks that are otherwise equal.
+bool SameNodes(const Reader& x, const Reader& y, uint32_t sequence) {
+  const trace::NodeList& xs = x.nodes(sequence);
+  const trace::NodeList& ys = y.nodes(sequence);
+  if (xs.size() != ys.size()) return false;
+  if (std::ranges::equal(xs.runs(), ys.runs(), [](const auto& p, const auto& q) {
+        return p.size() == q.size() && std::memcmp(p.data(), q.data(), p.size_bytes()) == 0;
+      })) {
+    return true;
+  }
+  auto at = ys.begin();
+  for (const Node& n : xs) {
+    const Node& m = *at;
+    ++at;
+    if (n.kind == NodeKind::kCommInit && m.kind == NodeKind::kCommInit) continue;
+    if (std::memcmp(&n, &m, sizeof(Node)) != 0) return false;
+  }
+  return true;
+}
+
+// Positions in the communicator table of the communicators that a thread's kCommInit nodes name, in
+// order.
+std::vector<uint32_t> InitPattern(const Reader& trace) {
+  absl::flat_hash_map<uint32_t, uint32_t> position;
+  for (uint32_t i = 0; i < trace.communicators().size(); ++i) {
+    position.try_emplace(trace.communicators()[i].record.comm, i);
+  }
+  std::vector<uint32_t> pattern;
+  for (uint32_t s = 0; s < trace.sequences().size(); ++s) {
+    if (trace.sequences()[s].kind != SequenceKind::kThread) continue;
+    for (const Node& n : trace.nodes(s)) {
+      if (n.kind != NodeKind::kCommInit) continue;
+      const auto it = position.find(n.a);
+      pattern.push_back(it == position.end() ? kNone : it->second);
+    }
+  }
+  return pattern;
+}
+
+}  // namespace
+
+std::string_view CommOpName(CommOp op) {
+  static constexpr std::string_view kNames[] = {
+      "AllReduce", "Reduce", "Broadcast", "AllGather", "ReduceScatter",
+      "AllToAll",  "Gather", "Scatter",   "Send",      "Recv"};
+  const auto index = static_cast<size_t>(op);
+  return index < std::size(kNames) ? kNames[index] : "unknown operation";
+}
+
+uint32_t Program::AddSlot(Place place) {
+  uint32_t& slot = sequences[place.sequence].ops[place.op].slot;
+  if (slot == kNone) slot = slots++;
+  return slot;
+}
+
+std::vector<Place> Program::EnqueueOrder() const {
+  std::vector<Place> order;
+  std::vector<uint32_t> enqueued(sequences.size(), 0), at(sequences.size(), 0);
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (uint32_t s = 0; s < sequences.size(); ++s) {
+      if (sequences[s].kind != SequenceKind::kThread) continue;
+      const std::vector<Op>& ops = sequences[s].ops;
+      for (; at[s] < ops.size(); ++at[s], progress = true) {
+        const Op& op = ops[at[s]];
+        if (op.kind != OpKind::kEnqueue) continue;
+        if (enqueued[op.a] != op.b) break;
+        const Op& target = sequences[op.a].ops[op.b];
+        enqueued[op.a] += target.kind == OpKind::kComm ? target.detail : 1;
+        order.push_back({op.a, op.b});
+      }
+    }
+  }
+  return order;
+}
+
+absl::StatusOr<RankBinding> Bind(const Reader& trace) {
+  PRISM_ASSIGN_OR_RETURN(const CallNumbers numbers, NumberCalls(trace));
+  RankBinding binding;
+  for (const trace::Communicator& c : trace.communicators()) {
+    binding.comm.push_back(c.record.comm);
+    binding.comm_rank.push_back(c.record.rank);
+    binding.world_ranks.emplace_back(c.world_ranks.begin(), c.world_ranks.end());
+    binding.channel_bytes += c.record.channel_bytes;
+  }
+  for (size_t i = 0; i < trace.calls().size(); ++i) {
+    const trace::CallRecord& call = trace.calls()[i];
+    for (uint32_t participant : numbers.participants[i]) {
+      const uint32_t size = trace.communicators()[participant].record.size;
+      const bool needs_peer = !IsCollective(static_cast<CommOp>(call.op));
+      if ((needs_peer && call.peer < 0) || call.peer >= static_cast<int64_t>(size)) {
+        return absl::DataLossError(absl::StrCat(trace.path(), ": a call names peer ", call.peer,
+                                                " of a communicator of ", size));
+      }
+      binding.peer.push_back(call.peer);
+    }
+  }
+  return binding;
+}
+
+absl::StatusOr<Program> Compile(const Reader& trace, bool allow_incomplete) {
+  PRISM_ASSIGN_OR_RETURN(const CallNumbers numbers, NumberCalls(trace));
+  const auto contradiction = [&](uint32_t sequence, uint64_t node, std::string_view what) {
+    return absl::DataLossError(absl::StrCat(trace.path(), ": node ", node, " of sequence ",
+                                            sequence, ": ",
+                                            absl::string_view(what.data(), what.size())));
+  };
+
+  Program p;
+  for (size_t i = 0; i < trace.string_count(); ++i) {
+    p.strings.emplace_back(trace.string(static_cast<uint32_t>(i)));
+  }
+  for (const trace::KernelRecord& k : trace.kernels()) {
+    Kernel kernel{std::string(trace.string(k.name)), k.kind, {}, {}, k.shared_bytes, k.bytes};
+    std::copy(std::begin(k.grid), std::end(k.grid), kernel.grid);
+    std::copy(std::begin(k.block), std::end(k.block), kernel.block);
+    p.kernels.push_back(std::move(kernel));
+  }
+  for (size_t i = 0; i < trace.span_count(); ++i) {
+    const trace::Span span = trace.span(static_cast<uint32_t>(i));
+    p.spans.push_back({span.hash, {span.kernels.begin(), span.kernels.end()}});
+  }
+  absl::flat_hash_map<uint32_t, std::vector<uint32_t>> participants_of;
+  for (const trace::Communicator& c : trace.communicators()) {
+    participants_of[c.record.comm].push_back(static_cast<uint32_t>(p.participants.size()));
+    p.participants.push_back({c.record.size, c.record.device, 0, false});
+  }
+  const std::vector<uint32_t> peers = PeerPattern(trace);
+  std::vector<uint32_t> peer_of_call;
+  for (size_t i = 0; i < trace.calls().size(); ++i) {
+    const trace::CallRecord& c = trace.calls()[i];
+    for (uint32_t participant : numbers.participants[i]) {
+      p.calls.push_back({participant, static_cast<CommOp>(c.op), c.dtype, c.reduction, c.count,
+                         c.bytes, c.group, c.call_site});
+      peer_of_call.push_back(peers[i]);
+    }
+  }
+
+  // Streams first: what their operations are does not depend on who enqueues them.
+  absl::flat_hash_map<uint64_t, Place> records;
+  // Of each (participant, peer, direction; collectives: no peer): sequence numbers with their
+  // places, to be numbered from 0 without gaps.
+  absl::flat_hash_map<std::tuple<uint32_t, uint32_t, bool>, std::vector<std::pair<uint32_t, Place>>>
+      channels;
+  const auto sequence_count = static_cast<uint32_t>(trace.sequences().size());
+  p.sequences.resize(sequence_count);
+  for (uint32_t s = 0; s < sequence_count; ++s) {
+    const trace::SequenceRecord& record = trace.sequences()[s];
+    Sequence& sequence = p.sequences[s];
+    sequence.kind = record.kind;
+    sequence.device = record.device;
+    sequence.priority = record.priority;
+    sequence.name = std::string(trace.string(record.name));
+    if (trace.nodes(s).size() >= UINT32_MAX)
+      return contradiction(s, 0, "more nodes than 32 bits count");
+    sequence.ops.reserve(trace.nodes(s).size());
+    sequence.provenance.reserve(trace.nodes(s).size());
+    if (record.kind != SequenceKind::kStream) continue;
+    uint16_t group = 0;
+    uint32_t group_first = 0;
+    for (const Node& n : trace.nodes(s)) {
+      const auto index = static_cast<uint32_t>(sequence.ops.size());
+      Op op{OpKind::kNothing, 0, 0, 0, 0, kNone};
+      switch (n.kind) {
+        case NodeKind::kSpan:
+          op.kind = OpKind::kSpan;
+          op.a = n.a;
+          op.b = n.b;
+          break;
+        case NodeKind::kComm: {
+          const std::vector<uint32_t>& members = numbers.participants[n.a];
+          size_t member = 0;
+          while (member + 1 < members.size() &&
+                 p.participants[members[member]].device != record.device) {
+            ++member;
+          }
+          op.kind = OpKind::kComm;
+          op.a = numbers.first[n.a] + static_cast<uint32_t>(member);
+          op.b = n.b;
+          op.detail = 1;
+          const Call& call = p.calls[op.a];
+          if (IsCollective(call.op)) ++p.participants[call.participant].collectives;
+          channels[{call.participant, peer_of_call[op.a], call.op == CommOp::kSend}].push_back(
+              {n.b, {s, index}});
+          const bool follows = n.detail != 0 && n.detail == group && index > 0 &&
+                               sequence.ops[group_first].detail < UINT16_MAX;
+          if (follows) {
+            op.detail = 0;
+            ++sequence.ops[group_first].detail;
+          } else {
+            group_first = index;
+          }
+          break;
+        }
+        case NodeKind::kRecord:
+          records[EventKey(n.a, n.b)] = {s, index};
+          break;
+        case NodeKind::kWait:
+          op.kind = OpKind::kWait;
+          op.a = n.a;
+          op.b = n.b;
+          break;
+        default:
+          break;
+      }
+      group = n.kind == NodeKind::kComm ? n.detail : 0;
+      sequence.ops.push_back(op);
+      sequence.provenance.push_back(n.provenance);
+    }
+  }
+  for (auto& [key, list] : channels) {
+    std::sort(list.begin(), list.end(),
+              [](const auto& x, const auto& y) { return x.first < y.first; });
+    for (uint32_t i = 0; i < list.size(); ++i)
+      p.sequences[list[i].second.sequence].ops[list[i].second.op].b = i;
+  }
+
+  // Which operations are enqueued: exactly one kEnqueue for each, but for the followers of a group.
+  std::vector<std::vector<uint8_t>> enqueues(sequence_count);
+  for (uint32_t s = 0; s < sequence_count; ++s) enqueues[s].resize(p.sequences[s].ops.size(), 0);
+  for (uint32_t s = 0; s < sequence_count; ++s) {
+    if (p.sequences[s].kind != SequenceKind::kThread) continue;
+    uint64_t index = 0;
+    for (const Node& n : trace.nodes(s)) {
+      if (n.kind == NodeKind::kEnqueue && n.b < enqueues[n.a].size() && enqueues[n.a][n.b]++ != 0) {
+        return contradiction(
+            s, index, absl::StrCat("enqueues node ", n.b, " of sequence ", n.a, " again").c_str());
+      }
+      ++index;
+    }
+  }
+  for (uint32_t s = 0; s < sequence_count; ++s) {
+    Sequence& sequence = p.sequences[s];
+    if (sequence.kind != SequenceKind::kStream) continue;
+    for (uint32_t i = 0; i < sequence.ops.size(); ++i) {
+      const bool follower = sequence.ops[i].kind == OpKind::kComm && sequence.ops[i].detail == 0;
+      if (follower && enqueues[s][i] != 0)
+        return contradiction(s, i, "enqueued apart from its group");
+      if (follower || enqueues[s][i] != 0) continue;
+      if (!allow_incomplete) return contradiction(s, i, "never enqueued");
+      p.truncated += static_cast<uint32_t>(sequence.ops.size()) - i;
+      sequence.ops.resize(i);
+      sequence.provenance.resize(i);
+      break;
+    }
+  }
+
+  // Waits and threads, now that it is known which operations exist.
+  const auto slot_of_event = [&](uint32_t event, uint32_t version) -> uint32_t {
+    if (version == 0) return kNone;
+    const auto it = records.find(EventKey(event, version));
+    if (it == records.end() || it->second.op >= p.sequences[it->second.sequence].ops.size())
+      return kNone;
+    return p.AddSlot(it->second);
+  };
+  std::vector<absl::flat_hash_map<uint32_t, Place>> last_launch(sequence_count);
+  for (uint32_t s = 0; s < sequence_count; ++s) {
+    Sequence& sequence = p.sequences[s];
+    if (sequence.kind == SequenceKind::kStream) {
+      for (Op& op : sequence.ops) {
+        if (op.kind != OpKind::kWait) continue;
+        op.a = slot_of_event(op.a, op.b);
+        if (op.a == kNone) op.kind = OpKind::kNothing;
+      }
+      continue;
+    }
+    for (const Node& n : trace.nodes(s)) {
+      Op op{OpKind::kNothing, 0, 0, n.a, n.b, kNone};
+      switch (n.kind) {
+        case NodeKind::kHost:
+          op.kind = OpKind::kHost;
+          break;
+        case NodeKind::kEnqueue:
+          if (n.b < p.sequences[n.a].ops.size()) op.kind = OpKind::kEnqueue;
+          break;
+        case NodeKind::kEnqueueLast: {
+          if (n.b >= p.sequences[n.a].ops.size()) break;
+          Op& target = p.sequences[n.a].ops[n.b];
+          if (target.kind != OpKind::kSpan)
+            return contradiction(s, sequence.ops.size(), "is no span's last launch");
+          const Place here{s, static_cast<uint32_t>(sequence.ops.size())};
+          const auto [it, inserted] = last_launch[n.a].try_emplace(n.b, here);
+          if (!inserted) {
+            p.sequences[it->second.sequence].ops[it->second.op].kind = OpKind::kNothing;
+            it->second = here;
+          }
+          target.flags |= kHasLast;
+          op.kind = OpKind::kEnqueueLast;
+          op.detail = n.detail;
+          break;
+        }
+        case NodeKind::kSync: {
+          const auto kind = static_cast<SyncKind>(n.detail);
+          uint32_t slot = kNone;
+          if (kind == SyncKind::kEvent || kind == SyncKind::kQueryTrue) {
+            slot = slot_of_event(n.a, n.b);
+          } else {
+            const auto nodes =
+                static_cast<uint32_t>(std::min<size_t>(n.b, p.sequences[n.a].ops.size()));
+            if (nodes > 0) slot = p.AddSlot({n.a, nodes - 1});
+          }
+          if (slot != kNone) op = {OpKind::kWait, 0, 0, slot, 0, kNone};
+          break;
+        }
+        case NodeKind::kCommInit: {
+          const auto it = participants_of.find(n.a);
+          if (it == participants_of.end() || it->second.size() != 1) break;
+          if (p.participants[it->second[0]].has_init) break;
+          p.participants[it->second[0]].has_init = true;
+          op = {OpKind::kCommInit, 0, 0, it->second[0], 0, kNone};
+          break;
+        }
+        case NodeKind::kMark:
+          op.kind = OpKind::kMark;
+          op.detail = n.detail;
+          break;
+        default:
+          break;
+      }
+      sequence.ops.push_back(op);
+      sequence.provenance.push_back(n.provenance);
+    }
+  }
+
+  uint64_t units = 0, enqueue_ops = 0;
+  for (const Sequence& sequence : p.sequences) {
+    p.op_count += sequence.ops.size();
+    for (const Op& op : sequence.ops) {
+      if (sequence.kind == SequenceKind::kThread) {
+        enqueue_ops += op.kind == OpKind::kEnqueue;
+      } else {
+        units += op.kind != OpKind::kComm || op.detail != 0;
+      }
+    }
+  }
+  const uint64_t ordered = p.EnqueueOrder().size();
+  if (ordered != units || enqueue_ops != units) {
+    return absl::DataLossError(
+        absl::StrCat(trace.path(), ": only ", ordered, " of ", units,
+                     " stream operations can be enqueued in the order of their streams"));
+  }
+  return p;
+}
+
+uint64_t StructureHash(const Reader& trace) {
+  Hasher h;
+  for (uint32_t s = 0; s < trace.sequences().size(); ++s) {
+    const trace::SequenceRecord& record = trace.sequences()[s];
+    h.Add(uint64_t{record.device} << 32 | static_cast<uint32_t>(record.priority));
+    h.Add(uint64_t{record.name} << 32 | static_cast<uint32_t>(record.kind));
+    h.Add(trace.nodes(s).size());
+  }
+  for (size_t i = 0; i < trace.span_count(); ++i) h.Add(trace.span(static_cast<uint32_t>(i)).hash);
+  for (const trace::Communicator& c : trace.communicators())
+    h.Add(uint64_t{c.record.size} << 32 | c.record.device);
+  for (const trace::CallRecord& c : trace.calls()) {
+    const trace::CallRecord shared = Shared(c);
+    h.Add(&shared, sizeof(shared));
+  }
+  for (uint32_t i : PeerPattern(trace)) h.Add(i);
+  for (uint32_t i : CommPattern(trace)) h.Add(i);
+  // Nodes are compared, not hashed: ranks that agree in all of the above but not in their nodes are
+  // rare.
+  return h.value();
+}
+
+bool SameStructure(const Reader& x, const Reader& y) {
+  if (x.sequences().size() != y.sequences().size() || x.span_count() != y.span_count() ||
+      x.communicators().size() != y.communicators().size() ||
+      x.calls().size() != y.calls().size() || x.string_count() != y.string_count() ||
+      x.kernels().size() != y.kernels().size()) {
+    return false;
+  }
+  for (uint32_t s = 0; s < x.sequences().size(); ++s) {
+    const trace::SequenceRecord &p = x.sequences()[s], &q = y.sequences()[s];
+    if (p.kind != q.kind || p.device != q.device || p.priority != q.priority || p.name != q.name)
+      return false;
+  }
+  for (uint32_t i = 0; i < x.string_count(); ++i) {
+    if (x.string(i) != y.string(i)) return false;
+  }
+  for (size_t i = 0; i < x.kernels().size(); ++i) {
+    if (std::memcmp(&x.kernels()[i], &y.kernels()[i], sizeof(trace::KernelRecord)) != 0)
+      return false;
+  }
+  for (uint32_t i = 0; i < x.span_count(); ++i) {
+    if (!std::ranges::equal(x.span(i).kernels, y.span(i).kernels)) return false;
+  }
+  for (size_t i = 0; i < x.communicators().size(); ++i) {
+    const trace::CommRecord &p = x.communicators()[i].record, &q = y.communicators()[i].record;
+    if (p.size != q.size || p.device != q.device) return false;
+  }
+  for (size_t i = 0; i < x.calls().size(); ++i) {
+    const trace::CallRecord p = Shared(x.calls()[i]), q = Shared(y.calls()[i]);
+    if (std::memcmp(&p, &q, sizeof(p)) != 0) return false;
+  }
+  if (PeerPattern(x) != PeerPattern(y) || CommPattern(x) != CommPattern(y)) return false;
+  for (uint32_t s = 0; s < x.sequences().size(); ++s) {
+    if (!SameNodes(x, y, s)) return false;
+  }
+  return InitPattern(x) == InitPattern(y);
+}
+
+}  // namespace prism::graph

@@ -1,0 +1,145 @@
+// Program: what one rank does, compiled from its trace so that it can be walked at speed and
+// shared.
+//
+// The operations of a program are the nodes of the trace, one to one and in the same order, with
+// every reference resolved: an event wait names a slot instead of (event, version), a call names a
+// participant instead of a job-wide communicator. Ranks whose traces are equal but for communicator
+// numbers and peers share one program; what differs is in RankBinding (graph.h). Immutable once
+// compiled; any number of threads may read.
+//
+// A slot is the completion time of one operation that somebody waits for: an event's record, the
+// last operation before a synchronization, a probe.
+#ifndef PRISM_GRAPH_PROGRAM_H_
+#define PRISM_GRAPH_PROGRAM_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "src/trace/reader.h"
+
+namespace prism::graph {
+
+inline constexpr uint32_t kNone = UINT32_MAX;
+
+enum class OpKind : uint8_t {
+  kNothing,  // completes with the operation before it
+  kSpan,     // stream. a: span. b: kernels. flag kHasLast: a kEnqueueLast follows
+  kComm,  // stream. a: call. b: sequence (collectives) or order in the channel. detail: operations
+          // of its group on this stream, itself included (the first), or 0 (the others)
+  kWait,         // stream or thread. a: slot
+  kHost,         // thread. b: nanoseconds
+  kEnqueue,      // thread. a: stream sequence. b: operation of it
+  kEnqueueLast,  // thread. a, b: as kEnqueue. detail: nanoseconds since the last launch
+  kCommInit,     // thread. a: participant
+  kMark,         // thread. a: string. detail: trace::MarkKind
+};
+
+struct Op {
+  OpKind kind;
+  uint8_t flags;
+  uint16_t detail;
+  uint32_t a;
+  uint32_t b;
+  uint32_t slot;  // kNone, or where its completion time goes
+};
+static_assert(sizeof(Op) == 16);
+inline constexpr uint8_t kHasLast = 1;
+
+struct Sequence {
+  trace::SequenceKind kind;
+  uint32_t device;
+  int32_t priority;
+  std::string name;
+  std::vector<Op> ops;
+  std::vector<uint8_t> provenance;  // of each node, as in the trace
+};
+
+struct Kernel {
+  std::string name;
+  trace::KernelKind kind;
+  uint32_t grid[3];
+  uint32_t block[3];
+  uint32_t shared_bytes;
+  uint64_t bytes;
+};
+
+struct Span {
+  uint64_t hash;
+  std::vector<uint32_t> kernels;
+};
+
+/// This rank's (or one of its devices') membership of a communicator.
+struct Participant {
+  uint32_t size;
+  uint32_t device;
+  uint32_t collectives;  // of it in the program
+  bool has_init;         // the program contains its kCommInit
+};
+
+struct Call {
+  uint32_t participant;
+  trace::CommOp op;
+  uint32_t dtype;
+  uint32_t reduction;
+  uint64_t count;
+  uint64_t bytes;
+  uint32_t group;
+  uint32_t call_site;  // string, or kNone
+};
+
+inline bool IsCollective(trace::CommOp op) { return op < trace::CommOp::kSend; }
+std::string_view CommOpName(trace::CommOp op);
+
+/// A place in a program: the completion of one operation.
+struct Place {
+  uint32_t sequence = kNone;
+  uint32_t op = 0;
+};
+
+struct Program {
+  std::vector<Sequence> sequences;  // numbered as in the trace
+  std::vector<Kernel> kernels;
+  std::vector<Span> spans;
+  std::vector<Participant> participants;
+  std::vector<Call> calls;
+  std::vector<std::string> strings;
+  uint32_t slots = 0;
+  uint64_t op_count = 0;
+  uint32_t truncated = 0;  // nodes left out at the ends of the streams of an incomplete trace
+
+  /// Gives the operation at `place` a slot, if it has none, and returns it.
+  uint32_t AddSlot(Place place);
+  /// Enqueues of the threads in an order in which they can have happened: what "the sequence of a
+  /// rank's communications" means. Deterministic; equal for repeating work.
+  std::vector<Place> EnqueueOrder() const;
+};
+
+/// What a rank has of its own.
+struct RankBinding {
+  std::vector<uint32_t> comm;  // of each participant: job-wide number
+  std::vector<uint32_t> comm_rank;
+  std::vector<std::vector<uint32_t>> world_ranks;
+  std::vector<int32_t>
+      peer;  // of each call: root or peer, in the communicator; -1 where there is none
+  uint64_t channel_bytes = 0;  // modelled memory of all its communicators
+};
+
+/// Compiles a trace. DataLoss: it contradicts itself (a node enqueued twice or never); with
+/// `allow_incomplete` streams end before the first node that was not enqueued.
+absl::StatusOr<Program> Compile(const trace::Reader& trace, bool allow_incomplete);
+
+/// Finds participants and calls of a trace, in the order that Compile() numbers them.
+absl::StatusOr<RankBinding> Bind(const trace::Reader& trace);
+
+/// Hash over everything that Compile() looks at: equal traces have equal hashes.
+uint64_t StructureHash(const trace::Reader& trace);
+/// Tells whether two traces compile to the same program.
+bool SameStructure(const trace::Reader& x, const trace::Reader& y);
+
+}  // namespace prism::graph
+
+#endif  // PRISM_GRAPH_PROGRAM_H_

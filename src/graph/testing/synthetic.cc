@@ -1,0 +1,234 @@
+#include "src/graph/testing/synthetic.h"
+
+#include <errno.h>
+#include <sys/stat.h>
+
+#include <cstdio>
+#include <numeric>
+#include <vector>
+
+#include "src/trace/writer.h"
+
+namespace prism::graph::testing {
+namespace {
+
+using trace::CallRecord;
+using trace::CommOp;
+using trace::KernelKind;
+using trace::ValueSource;
+using trace::Writer;
+
+class RankProgram {
+ public:
+  RankProgram(Writer& w, const SyntheticJob& job, uint32_t rank) : w_(w), job_(job), rank_(rank) {
+    compute_ = w_.AddStream(0, 0, "default");
+    comm_ = w_.AddStream(0, -1, "nccl");
+    w_.ThisThread();
+    if (job_.kind != JobKind::kSingle) {
+      std::vector<uint32_t> world(job_.world);
+      std::iota(world.begin(), world.end(), 0);
+      w_.Communicator({1, job_.world, rank_, 0, 64 << 20}, world.data());
+      w_.CommInit(1);
+    }
+  }
+
+  void Step(uint32_t step) {
+    if (step == 0) {
+      for (uint32_t i = 0; i < job_.warm_up_kernels; ++i) Launch("warm_up" + std::to_string(i));
+    }
+    switch (job_.kind) {
+      case JobKind::kSingle:
+        Layers("forward");
+        Layers("backward");
+        break;
+      case JobKind::kDataParallel:
+        Layers("forward");
+        for (uint32_t layer = job_.layers; layer-- > 0;) {
+          Layer("backward", layer);
+          Collective(CommOp::kAllReduce);
+        }
+        Join();
+        break;
+      case JobKind::kFullyShardedDP:
+        for (uint32_t layer = 0; layer < job_.layers; ++layer) {
+          Collective(CommOp::kAllGather);
+          Join();
+          Layer("forward", layer);
+        }
+        for (uint32_t layer = job_.layers; layer-- > 0;) {
+          Collective(CommOp::kAllGather);
+          Join();
+          Layer("backward", layer);
+          Collective(CommOp::kReduceScatter);
+        }
+        Join();
+        break;
+      case JobKind::kPipeline:
+        Pipeline();
+        break;
+      case JobKind::kExpertParallel:
+        for (uint32_t layer = 0; layer < job_.layers; ++layer) {
+          Layer("attention", layer);
+          AllToAll();
+          Layer("expert", layer);
+          AllToAll();
+        }
+        break;
+    }
+    for (uint32_t i = 0; i < 2; ++i) Launch("multi_tensor_apply_adam" + std::to_string(i));
+    if (job_.synchronize) w_.SyncStream(compute_);
+    if (job_.evaluate_every != 0 && (step + 1) % job_.evaluate_every == 0) {
+      Layers("evaluate");
+      if (job_.kind != JobKind::kSingle) {
+        Collective(CommOp::kAllReduce);
+        Join();
+      }
+      Launch("metric");
+      if (job_.synchronize) w_.SyncStream(compute_);
+    }
+  }
+
+ private:
+  void Launch(const std::string& name) {
+    const uint32_t grid[3] = {132, 1, 1}, block[3] = {256, 1, 1};
+    w_.HostCall(job_.host_ns_per_call);
+    w_.Launch(compute_, w_.Kernel(KernelKind::kKernel, name, grid, block, 0, 0));
+  }
+
+  void Layer(const char* what, uint32_t layer) {
+    for (uint32_t k = 0; k < job_.kernels_per_layer; ++k) {
+      Launch(std::string(what) + std::to_string(layer) + "_" + std::to_string(k));
+    }
+  }
+  void Layers(const char* what) {
+    for (uint32_t layer = 0; layer < job_.layers; ++layer) Layer(what, layer);
+  }
+
+  uint32_t Call(CommOp op, int32_t peer, uint32_t group) {
+    CallRecord call{};
+    call.comm = 1;
+    call.op = static_cast<uint32_t>(op);
+    call.dtype = 7;  // ncclFloat32
+    call.peer = peer;
+    call.count = job_.bytes / 4;
+    call.bytes = op == CommOp::kRecv ? 0 : job_.bytes;
+    call.group = group;
+    call.call_site = w_.String("train.py:42 in step");
+    return w_.Call(call);
+  }
+
+  // What torch does around a communication: the communication stream first waits for the compute
+  // stream.
+  void Fork() {
+    w_.HostCall(job_.host_ns_per_call);
+    w_.Record(compute_, 1, ++forks_);
+    w_.Wait(comm_, 1, forks_);
+    w_.HostCall(job_.host_ns_per_call);
+  }
+  void Join() {
+    w_.HostCall(job_.host_ns_per_call);
+    w_.Record(comm_, 2, ++joins_);
+    w_.Wait(compute_, 2, joins_);
+  }
+  void Collective(CommOp op) {
+    Fork();
+    w_.Comm(comm_, Call(op, -1, 1), collectives_++, ValueSource::kExact);
+  }
+  void AllToAll() {
+    Fork();
+    const uint32_t group = 2 * job_.world;
+    for (uint32_t peer = 0; peer < job_.world; ++peer) {
+      w_.Comm(comm_, Call(CommOp::kSend, static_cast<int32_t>(peer), group), exchanges_,
+              ValueSource::kExact);
+      w_.Comm(comm_, Call(CommOp::kRecv, static_cast<int32_t>(peer), group), exchanges_,
+              ValueSource::kExact);
+    }
+    ++exchanges_;
+    Join();
+  }
+
+  void Send(int peer, uint64_t* order) {
+    Fork();
+    w_.Comm(comm_, Call(CommOp::kSend, peer, 1), (*order)++, ValueSource::kExact);
+  }
+  void Recv(int peer, uint64_t* order) {
+    Fork();
+    w_.Comm(comm_, Call(CommOp::kRecv, peer, 1), (*order)++, ValueSource::kExact);
+    Join();
+  }
+
+  void Forward() {
+    const int self = static_cast<int>(rank_), last = static_cast<int>(job_.world) - 1;
+    if (self > 0) Recv(self - 1, &from_previous_);
+    Layer("forward", 0);
+    if (self < last) Send(self + 1, &to_next_);
+  }
+  void Backward() {
+    const int self = static_cast<int>(rank_), last = static_cast<int>(job_.world) - 1;
+    if (self < last) Recv(self + 1, &from_next_);
+    Layer("backward", 0);
+    if (self > 0) Send(self - 1, &to_previous_);
+  }
+  // The steady phase exchanges in one group, as every implementation does: separate sends would
+  // wait for each other.
+  void ForwardBackwardPair(bool receive_next) {
+    const int self = static_cast<int>(rank_), last = static_cast<int>(job_.world) - 1;
+    Layer("forward", 0);
+    if (self < last) {
+      Fork();
+      w_.Comm(comm_, Call(CommOp::kSend, self + 1, 2), to_next_++, ValueSource::kExact);
+      w_.Comm(comm_, Call(CommOp::kRecv, self + 1, 2), from_next_++, ValueSource::kExact);
+      Join();
+    }
+    Layer("backward", 0);
+    if (self > 0) {
+      Fork();
+      w_.Comm(comm_, Call(CommOp::kSend, self - 1, receive_next ? 2 : 1), to_previous_++,
+              ValueSource::kExact);
+      if (receive_next) {
+        w_.Comm(comm_, Call(CommOp::kRecv, self - 1, 2), from_previous_++, ValueSource::kExact);
+      }
+      Join();
+    }
+  }
+  void Pipeline() {
+    const uint32_t m = job_.micro_batches;
+    const uint32_t warm_up = std::min(m, job_.world - 1 - rank_);
+    for (uint32_t i = 0; i < warm_up; ++i) Forward();
+    const uint32_t steady = m - warm_up;
+    if (steady > 0 && rank_ > 0) Recv(static_cast<int>(rank_) - 1, &from_previous_);
+    for (uint32_t i = 0; i < steady; ++i) ForwardBackwardPair(i + 1 < steady);
+    for (uint32_t i = 0; i < warm_up; ++i) Backward();
+    Join();
+  }
+
+  Writer& w_;
+  const SyntheticJob& job_;
+  const uint32_t rank_;
+  uint32_t compute_ = 0, comm_ = 0;
+  uint64_t forks_ = 0, joins_ = 0, collectives_ = 0, exchanges_ = 0;
+  uint64_t to_next_ = 0, from_next_ = 0, to_previous_ = 0, from_previous_ = 0;
+};
+
+}  // namespace
+
+int WriteJob(const std::string& directory, const SyntheticJob& job) {
+  mkdir(directory.c_str(), 0755);
+  mkdir((directory + "/trace").c_str(), 0755);
+  for (uint32_t rank = 0; rank < job.world; ++rank) {
+    char name[32];
+    std::snprintf(name, sizeof(name), "/trace/rank-%05u.prt", rank);
+    Writer w;
+    if (const int error = w.Open((directory + name).c_str(), rank, job.world); error != 0)
+      return error;
+    RankProgram program(w, job, rank);
+    for (uint32_t step = 0; step < job.steps; ++step) program.Step(step);
+    w.Meta(R"({"command":["python","train.py"],"gaps":[]})");
+    if (job.seal) {
+      if (const int error = w.Close(0); error != 0) return error;
+    }
+  }
+  return 0;
+}
+
+}  // namespace prism::graph::testing
