@@ -30,8 +30,8 @@ enum class OpKind : uint8_t {
   kSpan,     // stream. a: span. b: kernels. flag kHasLast: a kEnqueueLast follows
   kComm,  // stream. a: call. b: sequence (collectives) or order in the channel. detail: operations
           // of its group on this stream, itself included (the first), or 0 (the others)
-  kWait,         // stream or thread. a: slot
-  kHost,         // thread. b: nanoseconds
+  kWait,  // stream or thread. a: slot
+  kHost,  // thread. b: nanoseconds
   kEnqueue,      // thread. a: stream sequence. b: operation of it
   kEnqueueLast,  // thread. a, b: as kEnqueue. detail: nanoseconds since the last launch
   kCommInit,     // thread. a: participant

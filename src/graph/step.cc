@@ -1,0 +1,495 @@
+#include "src/graph/step.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string_view>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "src/base/status.h"
+
+namespace prism::graph {
+namespace {
+
+using trace::kFnvOffset;
+using trace::kFnvPrime;
+using trace::MarkKind;
+using trace::SequenceKind;
+
+uint64_t Mix(uint64_t hash, uint64_t word) {
+  hash = (hash ^ word) * kFnvPrime;
+  return hash ^ hash >> 29;
+}
+
+uint64_t HashText(std::string_view text) {
+  uint64_t hash = kFnvOffset;
+  for (unsigned char c : text) hash = (hash ^ c) * kFnvPrime;
+  return hash;
+}
+
+// Kernels that only optimizers launch: PyTorch's foreach and fused ones, the pointwise form of
+// Adam, Apex and others.
+bool IsOptimizerKernel(std::string_view name) {
+  static constexpr std::string_view kParts[] = {
+      "multi_tensor_apply", "multi_tensor_", "adam",  "Adam", "addcdiv",
+      "FusedSgd",           "fused_sgd",     "_sgd_", "lamb", "Lamb"};
+  return std::any_of(std::begin(kParts), std::end(kParts), [&](std::string_view part) {
+    return name.find(part) != std::string_view::npos;
+  });
+}
+
+// Positions at which `tokens` has period `period`, summed over all stretches of at least two
+// periods, and the longest one.
+struct Stretches {
+  size_t covered = 0;
+  Repetition longest;
+};
+Stretches FindStretches(std::span<const Token> tokens, size_t period) {
+  Stretches result;
+  size_t run = 0;
+  for (size_t i = 0; i + period <= tokens.size(); ++i) {
+    if (i + period < tokens.size() && tokens[i] == tokens[i + period]) {
+      ++run;
+      continue;
+    }
+    // The first communication of a step that follows something else has other spans before it.
+    const size_t begin = i - run;
+    if (run > 0 && begin > 0 && tokens[begin - 1].comm != 0 &&
+        tokens[begin - 1].comm == tokens[begin - 1 + period].comm) {
+      ++run;
+    }
+    if (run >= period) {
+      const size_t length = run + period;
+      result.covered += length;
+      if (length > result.longest.length) result.longest = {i - run, length, period};
+    }
+    run = 0;
+  }
+  return result;
+}
+
+// Runs of optimizer tokens in one period, cyclically.
+size_t OptimizerBlocks(std::span<const Token> word) {
+  size_t blocks = 0;
+  for (size_t i = 0; i < word.size(); ++i) {
+    const bool before = word[(i + word.size() - 1) % word.size()].optimizer;
+    blocks += word[i].optimizer && (!before || word.size() == 1);
+  }
+  if (blocks == 0 && !word.empty() && word[0].optimizer) blocks = 1;  // all of them
+  return blocks;
+}
+
+// "p contains a span found once per period"; where there are no spans at all, a communication.
+bool HasUniqueToken(std::span<const Token> word) {
+  absl::flat_hash_map<uint64_t, size_t> count;
+  bool spans = false;
+  for (const Token& t : word) {
+    spans = spans || t.span != 0;
+    ++count[t.span];
+  }
+  if (!spans) {
+    count.clear();
+    for (const Token& t : word) ++count[t.comm];
+    count.erase(0);
+  }
+  count.erase(0);
+  return spans || !count.empty()
+             ? std::any_of(count.begin(), count.end(), [](const auto& c) { return c.second == 1; })
+             : true;
+}
+
+struct ParsedStep {
+  size_t first, length;
+  bool training;
+  uint64_t hash;  // of the others: content
+};
+
+// Splits tokens into steps of `word` and what lies between. The first token of a step after
+// something else begins with other spans (the end of what was before), so there only its
+// communication must agree.
+std::vector<ParsedStep> Parse(std::span<const Token> tokens, std::span<const Token> word) {
+  std::vector<ParsedStep> steps;
+  const auto matches = [&](size_t at) {
+    if (at + word.size() > tokens.size()) return false;
+    for (size_t i = 1; i < word.size(); ++i) {
+      if (tokens[at + i] != word[i]) return false;
+    }
+    if (word[0].comm == 0 || word.size() == 1) return tokens[at] == word[0];
+    return tokens[at].comm == word[0].comm;
+  };
+  size_t other = 0;  // first token that is in no step yet
+  for (size_t i = 0; i <= tokens.size();) {
+    const bool end = i == tokens.size();
+    if (!end && !matches(i)) {
+      ++i;
+      continue;
+    }
+    if (other < i) {
+      uint64_t hash = kFnvOffset;
+      for (size_t k = other; k < i; ++k) hash = Mix(hash, tokens[k].comm);
+      steps.push_back({other, i - other, false, hash});
+    }
+    if (end) break;
+    steps.push_back({i, word.size(), true, 0});
+    i += word.size();
+    other = i;
+  }
+  return steps;
+}
+
+struct ProgramSteps {
+  std::vector<Place> ends;
+  std::vector<uint64_t> kinds;  // of each step: 0 training, else the hash of its content
+};
+
+// Steps of one program; what is before the first training step is warm-up and what is after the
+// last one is left out.
+std::optional<ProgramSteps> StepsOf(const Program& program, TokenDetail detail) {
+  const std::vector<Token> tokens = Tokens(program, detail);
+  const std::optional<Repetition> repetition = FindRepetition(tokens);
+  if (!repetition.has_value()) return std::nullopt;
+  const std::span<const Token> all(tokens);
+  // The last period: the first one may begin with other spans.
+  const size_t last = repetition->first +
+                      repetition->length / repetition->period * repetition->period -
+                      repetition->period;
+  std::span<const Token> word = all.subspan(last, repetition->period);
+  // The optimizer ends a step: its spans are those before the first communication of the next one.
+  size_t shift = 0;
+  for (size_t i = 0; i < word.size(); ++i) {
+    const bool before = word[(i + word.size() - 1) % word.size()].optimizer;
+    if (word[i].comm != 0 ? word[i].optimizer && !before : !word[i].optimizer && before) shift = i;
+  }
+  word = all.subspan(shift == 0 ? last : last + shift - repetition->period, repetition->period);
+  const std::vector<ParsedStep> parsed = Parse(tokens, word);
+  ProgramSteps steps;
+  size_t last_training = 0;
+  for (size_t i = 0; i < parsed.size(); ++i) {
+    if (parsed[i].training) last_training = i;
+  }
+  for (size_t i = 0; i <= last_training && i < parsed.size(); ++i) {
+    const bool warm_up = !parsed[i].training && steps.kinds.empty();
+    if (steps.ends.empty()) {
+      const size_t begin = warm_up ? parsed[i].first + parsed[i].length : parsed[i].first;
+      steps.ends.push_back(begin == 0 ? Place() : tokens[begin - 1].place);
+    }
+    if (warm_up) continue;
+    steps.ends.push_back(tokens[parsed[i].first + parsed[i].length - 1].place);
+    steps.kinds.push_back(parsed[i].training ? 0 : parsed[i].hash);
+  }
+  if (steps.kinds.empty()) return std::nullopt;
+  return steps;
+}
+
+absl::Status NoSteps(std::string_view why) {
+  return WithHint(absl::NotFoundError(
+                      absl::StrCat("no steps found: ", absl::string_view(why.data(), why.size()))),
+                  "say what a step is: --step-mark TEXT (an NVTX range), or --step-comm NUMBER "
+                  "--step-every N (the N-th "
+                  "collective of a communicator)");
+}
+
+absl::StatusOr<Steps> StepsByMark(Graph* graph, const StepOptions& options) {
+  Steps steps;
+  steps.method = Steps::Method::kMark;
+  size_t count = SIZE_MAX;
+  for (const Program& program : graph->programs) {
+    std::vector<Place> ends;
+    // Marks of one thread delimit the steps; the end of the last range ends the last one.
+    for (uint32_t s = 0; s < program.sequences.size() && ends.empty(); ++s) {
+      Place last_pop;
+      std::vector<bool> named_ranges;
+      const std::vector<Op>& ops = program.sequences[s].ops;
+      for (uint32_t i = 0; i < ops.size(); ++i) {
+        if (ops[i].kind != OpKind::kMark) continue;
+        const auto kind = static_cast<MarkKind>(ops[i].detail);
+        if (kind == MarkKind::kRangePop) {
+          if (named_ranges.empty()) continue;
+          if (named_ranges.back()) last_pop = {s, i};
+          named_ranges.pop_back();
+          continue;
+        }
+        const bool named = options.mark.empty() ? kind == MarkKind::kStep
+                                                : program.strings[ops[i].a] == options.mark;
+        if (kind == MarkKind::kRangePush) named_ranges.push_back(named);
+        if (named) ends.push_back({s, i});
+      }
+      if (!ends.empty() && last_pop.sequence != kNone && last_pop.op > ends.back().op)
+        ends.push_back(last_pop);
+    }
+    if (ends.size() >= 2) count = std::min(count, ends.size() - 1);
+    steps.ends.push_back(std::move(ends));
+  }
+  if (count == SIZE_MAX) {
+    return NoSteps(absl::StrCat("no rank has two marks \"", options.mark, "\"").c_str());
+  }
+  for (size_t p = 0; p < steps.ends.size(); ++p) {
+    std::vector<Place>& ends = steps.ends[p];
+    if (ends.size() < 2) {
+      ends.clear();
+    } else if (ends.size() > count + 1) {
+      ends.erase(ends.begin(), ends.end() - static_cast<std::ptrdiff_t>(count + 1));
+    }
+  }
+  steps.classes.assign(count, Steps::kTraining);
+  steps.class_names = {"step"};
+  return steps;
+}
+
+absl::StatusOr<Steps> StepsByCalls(Graph* graph, const StepOptions& options) {
+  Steps steps;
+  steps.method = Steps::Method::kCalls;
+  steps.ends.resize(graph->programs.size());
+  size_t count = SIZE_MAX;
+  bool known = false;
+  for (const Rank& rank : graph->ranks) {
+    for (uint32_t participant = 0; participant < rank.comm.size(); ++participant) {
+      if (graph->communicators[rank.comm[participant]].number != *options.comm) continue;
+      known = true;
+      std::vector<Place>& ends = steps.ends[rank.program];
+      if (!ends.empty()) continue;
+      const Program& program = graph->program_of(rank);
+      for (uint32_t s = 0; s < program.sequences.size(); ++s) {
+        for (uint32_t i = 0; i < program.sequences[s].ops.size(); ++i) {
+          const Op& op = program.sequences[s].ops[i];
+          if (op.kind == OpKind::kComm && program.calls[op.a].participant == participant &&
+              IsCollective(program.calls[op.a].op) &&
+              (op.b + 1) % std::max(options.every, 1u) == 0) {
+            ends.push_back({s, i});
+          }
+        }
+      }
+      if (!ends.empty()) count = std::min(count, ends.size() - 1);
+    }
+  }
+  if (!known) return NoSteps(absl::StrCat("there is no communicator ", *options.comm).c_str());
+  if (count == SIZE_MAX || count == 0) {
+    return NoSteps(absl::StrCat("communicator ", *options.comm, " has fewer than 2 x ",
+                                options.every, " collectives")
+                       .c_str());
+  }
+  for (std::vector<Place>& ends : steps.ends) {
+    if (ends.size() > count + 1) ends.resize(count + 1);
+  }
+  steps.classes.assign(count, Steps::kTraining);
+  steps.class_names = {"step"};
+  return steps;
+}
+
+absl::StatusOr<Steps> StepsByPeriod(Graph* graph, TokenDetail detail) {
+  std::vector<std::optional<ProgramSteps>> found;
+  std::map<size_t, size_t> votes;  // training steps -> ranks
+  std::vector<size_t> ranks(graph->programs.size(), 0);
+  for (const Rank& rank : graph->ranks) ++ranks[rank.program];
+  const auto training_steps = [](const ProgramSteps& s) {
+    return static_cast<size_t>(std::count(s.kinds.begin(), s.kinds.end(), 0));
+  };
+  for (size_t p = 0; p < graph->programs.size(); ++p) {
+    found.push_back(StepsOf(graph->programs[p], detail));
+    if (found.back().has_value()) votes[training_steps(*found.back())] += ranks[p];
+  }
+  if (votes.empty())
+    return NoSteps("nothing that the ranks do repeats (fewer than two steps were captured?)");
+  // A rank whose share of the step is made of equal parts sees several periods in a step; the
+  // fewest steps that most ranks see, of those that others see a multiple of.
+  size_t steps_wanted = 0, best = 0;
+  for (const auto& [count, own] : votes) {
+    size_t support = 0;
+    for (const auto& [other, n] : votes)
+      support += other % count == 0 || (other > count && other - count <= 1) ? n : 0;
+    if (support > best) {
+      best = support;
+      steps_wanted = count;
+    }
+  }
+  Steps steps;
+  steps.method = detail == TokenDetail::kShapes ? Steps::Method::kPeriod : Steps::Method::kNames;
+  steps.ends.resize(graph->programs.size());
+  steps.class_names = {"training"};
+  const ProgramSteps* reference = nullptr;
+  size_t without = 0;
+  for (size_t p = 0; p < found.size(); ++p) {
+    if (!found[p].has_value()) {
+      without += ranks[p];
+      continue;
+    }
+    ProgramSteps& own = *found[p];
+    const size_t count = training_steps(own);
+    if (count != steps_wanted && count % steps_wanted == 0 && own.kinds.size() == count) {
+      const size_t merge = count / steps_wanted;
+      ProgramSteps merged;
+      for (size_t i = 0; i < own.ends.size(); i += merge) merged.ends.push_back(own.ends[i]);
+      merged.kinds.assign(steps_wanted, 0);
+      own = std::move(merged);
+    } else if (count > steps_wanted) {
+      // An incomplete first step that others count as warm-up.
+      size_t drop = count - steps_wanted;
+      while (drop > 0) {
+        drop -= own.kinds.front() == 0;
+        own.kinds.erase(own.kinds.begin());
+        own.ends.erase(own.ends.begin());
+      }
+    } else if (count < steps_wanted) {
+      without += ranks[p];
+      continue;
+    }
+    if (reference == nullptr) reference = &own;
+    if (own.kinds.size() != reference->kinds.size()) {
+      // Others saw something between the steps that this rank took no part in, or the reverse: keep
+      // what both have.
+      const auto only_training = [](ProgramSteps& s) {
+        for (size_t i = s.kinds.size(); i-- > 0;) {
+          if (s.kinds[i] == 0) continue;
+          // What lies between counts to the step that follows.
+          s.kinds.erase(s.kinds.begin() + static_cast<std::ptrdiff_t>(i));
+          s.ends.erase(s.ends.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+        }
+      };
+      for (size_t q = 0; q <= p; ++q) {
+        if (found[q].has_value()) only_training(*found[q]);
+      }
+    }
+  }
+  if (reference == nullptr) return NoSteps("the ranks disagree on how often they repeat");
+  absl::flat_hash_map<uint64_t, uint32_t> class_of{{0, 0}};
+  for (uint64_t kind : reference->kinds) {
+    const auto [it, inserted] =
+        class_of.try_emplace(kind, static_cast<uint32_t>(steps.class_names.size()));
+    if (inserted) steps.class_names.push_back(absl::StrCat("other ", steps.class_names.size()));
+    steps.classes.push_back(it->second);
+  }
+  for (size_t p = 0; p < found.size(); ++p) {
+    if (found[p].has_value() && found[p]->kinds.size() == reference->kinds.size())
+      steps.ends[p] = found[p]->ends;
+  }
+  if (without > 0) {
+    steps.notes.push_back(
+        absl::StrCat(without, " of ", graph->ranks.size(),
+                     " ranks repeat differently and do not count for the step's end"));
+  }
+  return steps;
+}
+
+}  // namespace
+
+std::vector<Token> Tokens(const Program& program, TokenDetail detail) {
+  std::vector<uint64_t> kernel_hash(program.kernels.size());
+  std::vector<bool> kernel_optimizer(program.kernels.size());
+  for (size_t i = 0; i < program.kernels.size(); ++i) {
+    kernel_hash[i] = HashText(program.kernels[i].name);
+    kernel_optimizer[i] = IsOptimizerKernel(program.kernels[i].name);
+  }
+  std::vector<uint64_t> span_hash(program.spans.size());
+  std::vector<bool> span_optimizer(program.spans.size(), false);
+  for (size_t i = 0; i < program.spans.size(); ++i) {
+    uint64_t names = kFnvOffset;
+    for (uint32_t k : program.spans[i].kernels) {
+      names = Mix(names, kernel_hash[k]);
+      if (kernel_optimizer[k]) span_optimizer[i] = true;
+    }
+    span_hash[i] = detail == TokenDetail::kShapes ? program.spans[i].hash : names;
+  }
+  const bool single = program.calls.empty();
+  std::vector<Token> tokens;
+  Token next;
+  for (const Place place : program.EnqueueOrder()) {
+    const std::vector<Op>& ops = program.sequences[place.sequence].ops;
+    const Op& op = ops[place.op];
+    if (op.kind == OpKind::kSpan) {
+      next.span = Mix(next.span == 0 ? kFnvOffset : next.span, span_hash[op.a]);
+      next.optimizer = next.optimizer || span_optimizer[op.a];
+      if (!single) continue;
+    } else if (op.kind == OpKind::kComm) {
+      next.comm = kFnvOffset;
+      for (uint32_t i = place.op; i < place.op + op.detail; ++i) {
+        const Call& call = program.calls[ops[i].a];
+        next.comm =
+            Mix(next.comm, uint64_t{call.participant} << 32 | static_cast<uint32_t>(call.op));
+        // Peers are not compared: programs do not know them, and a pipeline's neighbours do not
+        // change.
+        if (detail == TokenDetail::kShapes) next.comm = Mix(Mix(next.comm, call.count), call.dtype);
+      }
+    } else {
+      continue;
+    }
+    next.place = place;
+    tokens.push_back(next);
+    next = Token();
+  }
+  return tokens;
+}
+
+std::optional<Repetition> FindRepetition(std::span<const Token> tokens) {
+  // A span found once per period comes back after exactly one period: the distances between equal
+  // neighbours are all the candidates there are.
+  std::set<size_t> candidates;
+  {
+    absl::flat_hash_map<std::pair<uint64_t, uint64_t>, size_t> last;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const auto [it, inserted] = last.try_emplace({tokens[i].comm, tokens[i].span}, i);
+      if (!inserted) candidates.insert(i - it->second);
+      it->second = i;
+    }
+  }
+  std::optional<Repetition> best;
+  size_t best_blocks = 0;
+  for (size_t period : candidates) {
+    const Stretches stretches = FindStretches(tokens, period);
+    const Repetition& longest = stretches.longest;
+    if (longest.length == 0) continue;
+    const std::span<const Token> word =
+        tokens.subspan(longest.first + longest.length - period, period);
+    if (!HasUniqueToken(word)) continue;
+    // Fewest optimizer runs, but at least one; a period that covers little of the run is an
+    // accident.
+    size_t blocks = OptimizerBlocks(word);
+    if (blocks == 0 || 2 * stretches.covered < tokens.size()) blocks = SIZE_MAX;
+    const bool better = !best.has_value() || blocks < best_blocks ||
+                        (blocks == best_blocks && longest.length > best->length);
+    if (better) {
+      best = longest;
+      best_blocks = blocks;
+    }
+  }
+  return best;
+}
+
+absl::StatusOr<Steps> DetectSteps(Graph* graph, const StepOptions& options) {
+  absl::StatusOr<Steps> steps = absl::NotFoundError("");
+  bool has_step_marks = false;
+  for (const Program& program : graph->programs) {
+    for (const Sequence& s : program.sequences) {
+      has_step_marks =
+          has_step_marks || std::any_of(s.ops.begin(), s.ops.end(), [](const Op& op) {
+            return op.kind == OpKind::kMark && op.detail == static_cast<uint16_t>(MarkKind::kStep);
+          });
+    }
+  }
+  if (!options.mark.empty()) {
+    steps = StepsByMark(graph, options);
+  } else if (options.comm.has_value()) {
+    steps = StepsByCalls(graph, options);
+  } else {
+    if (has_step_marks) steps = StepsByMark(graph, options);
+    if (!steps.ok()) steps = StepsByPeriod(graph, TokenDetail::kShapes);
+    if (!steps.ok()) {
+      if (absl::StatusOr<Steps> by_names = StepsByPeriod(graph, TokenDetail::kNames);
+          by_names.ok()) {
+        by_names->notes.push_back(
+            "shapes differ from step to step: steps were told by the names of kernels and calls");
+        steps = std::move(by_names);
+      }
+    }
+  }
+  if (!steps.ok()) return steps;
+  for (size_t p = 0; p < steps->ends.size(); ++p) {
+    for (const Place place : steps->ends[p]) {
+      if (place.sequence != kNone) graph->programs[p].AddSlot(place);
+    }
+  }
+  return steps;
+}
+
+}  // namespace prism::graph

@@ -1,0 +1,201 @@
+#include "src/graph/step.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <random>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "src/base/status.h"
+#include "src/graph/testing/synthetic.h"
+#include "src/trace/writer.h"
+
+namespace prism::graph {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::JobKind;
+using testing::SyntheticJob;
+
+// One token a letter; capital letters contain the optimizer.
+std::vector<Token> Word(const std::string& text) {
+  std::vector<Token> tokens;
+  for (char c : text) {
+    Token t;
+    t.span = static_cast<uint64_t>(c);
+    t.optimizer = c >= 'A' && c <= 'Z';
+    tokens.push_back(t);
+  }
+  return tokens;
+}
+
+std::string Found(const std::string& text) {
+  const std::vector<Token> tokens = Word(text);
+  const auto r = FindRepetition(tokens);
+  return r.has_value() ? text.substr(r->first, r->period) : "";
+}
+
+TEST(FindRepetitionTest, ShortestPeriodAfterAWarmUp) {
+  EXPECT_EQ(Found("xyabcabcabc"), "abc");
+  EXPECT_EQ(Found("aaaa"), "a");
+  EXPECT_EQ(Found("abcd"), "");
+  EXPECT_EQ(Found(""), "");
+}
+
+TEST(FindRepetitionTest, PlainTensorParallelismIsToldByWhatHappensOnce) {
+  EXPECT_EQ(Found("aaaaaabaaaaaabaaaaaab"), "aaaaaab");
+}
+
+TEST(FindRepetitionTest, MicroBatchesAreNotSteps) {
+  EXPECT_EQ(Found("fbfbfbfbOfbfbfbfbO"), "fbfbfbfbO");
+  EXPECT_EQ(Found("fbfbfbfbofbfbfbfbo"), "fbfbfbfbo");
+}
+
+TEST(FindRepetitionTest, RegularEvaluationIsNotPartOfTheStep) {
+  EXPECT_EQ(Found("abOabOabOeeabOabOabOeeabOabOabOee"), "abO");
+}
+
+TEST(FindRepetitionTest, WhatEndsTheRunDoesNotMatter) { EXPECT_EQ(Found("wabOabOabOzz"), "abO"); }
+
+// The definition, by trying everything.
+std::optional<Repetition> BruteForce(const std::vector<Token>& tokens) {
+  std::optional<Repetition> best;
+  for (size_t p = 1; 2 * p <= tokens.size(); ++p) {
+    for (size_t first = 0; first + 2 * p <= tokens.size(); ++first) {
+      size_t length = p;
+      while (first + length < tokens.size() && tokens[first + length] == tokens[first + length - p])
+        ++length;
+      if (length < 2 * p) continue;
+      if (first > 0 && tokens[first - 1] == tokens[first - 1 + p]) continue;  // not the longest
+      std::map<uint64_t, int> count;
+      for (size_t i = first; i < first + p; ++i) ++count[tokens[i].span];
+      if (std::none_of(count.begin(), count.end(), [](const auto& c) { return c.second == 1; }))
+        continue;
+      if (!best.has_value() || length > best->length) best = Repetition{first, length, p};
+    }
+  }
+  return best;
+}
+
+TEST(FindRepetitionTest, AgreesWithBruteForce) {
+  std::mt19937_64 random(7);
+  int repeating = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::string text;
+    const auto letter = [&] { return static_cast<char>('a' + random() % 4); };
+    for (uint64_t i = random() % 6; i > 0; --i) text += letter();
+    std::string word;
+    for (uint64_t i = 1 + random() % 6; i > 0; --i) word += letter();
+    for (uint64_t i = random() % 5; i > 0; --i) text += word;
+    for (uint64_t i = random() % 6; i > 0; --i) text += letter();
+    const std::vector<Token> tokens = Word(text);
+    const auto expected = BruteForce(tokens), actual = FindRepetition(tokens);
+    ASSERT_EQ(actual.has_value(), expected.has_value()) << text;
+    if (!expected.has_value()) continue;
+    ++repeating;
+    ASSERT_EQ(actual->period, expected->period) << text;
+    ASSERT_EQ(actual->first, expected->first) << text;
+    ASSERT_EQ(actual->length, expected->length) << text;
+  }
+  EXPECT_GT(repeating, 1000);
+}
+
+class StepTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "/step_test_XXXXXX";
+    directory_ = mkdtemp(pattern.data());
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  absl::StatusOr<Steps> Detect(const SyntheticJob& job, const StepOptions& options = {}) {
+    std::filesystem::remove_all(directory_ + "/trace");
+    EXPECT_EQ(testing::WriteJob(directory_, job), 0);
+    graph_ = *LoadJob(directory_);
+    return DetectSteps(&graph_, options);
+  }
+
+  std::string directory_;
+  Graph graph_;
+};
+
+TEST_F(StepTest, EveryKindOfJobHasItsSteps) {
+  for (JobKind kind : {JobKind::kSingle, JobKind::kDataParallel, JobKind::kFullyShardedDP,
+                       JobKind::kPipeline, JobKind::kExpertParallel}) {
+    const uint32_t world = kind == JobKind::kSingle ? 1 : 4;
+    const auto steps = Detect({.kind = kind, .world = world, .steps = 5, .micro_batches = 8});
+    ASSERT_TRUE(steps.ok()) << static_cast<int>(kind) << steps.status();
+    EXPECT_EQ(steps->count(), 5u) << static_cast<int>(kind);
+    EXPECT_THAT(steps->notes, ::testing::IsEmpty());
+    for (size_t p = 0; p < graph_.programs.size(); ++p) {
+      ASSERT_EQ(steps->ends[p].size(), 6u);
+      for (const Place place : steps->ends[p]) {
+        if (place.sequence == kNone) continue;
+        EXPECT_NE(graph_.programs[p].sequences[place.sequence].ops[place.op].slot, kNone);
+      }
+    }
+    std::filesystem::remove_all(directory_ + "/trace");
+  }
+}
+
+TEST_F(StepTest, FirstStepMayDiffer) {
+  const auto steps =
+      Detect({.kind = JobKind::kFullyShardedDP, .world = 2, .steps = 4, .warm_up_kernels = 5});
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  EXPECT_EQ(steps->count(), 4u);
+}
+
+TEST_F(StepTest, EvaluationIsAClassOfItsOwn) {
+  const auto steps =
+      Detect({.kind = JobKind::kDataParallel, .world = 2, .steps = 6, .evaluate_every = 2});
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  EXPECT_THAT(steps->classes, ElementsAre(0, 0, 1, 0, 0, 1, 0, 0));
+  EXPECT_EQ(steps->class_names.size(), 2u);
+}
+
+TEST_F(StepTest, TwoStepsSufficeAndOneDoesNot) {
+  EXPECT_EQ(Detect({.kind = JobKind::kFullyShardedDP, .world = 2, .steps = 2})->count(), 2u);
+  const auto one = Detect({.kind = JobKind::kSingle, .world = 1, .steps = 1});
+  EXPECT_EQ(one.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(HintOf(one.status()), HasSubstr("--step-mark"));
+}
+
+TEST_F(StepTest, CallsOfACommunicatorDelimitSteps) {
+  const auto steps = Detect({.kind = JobKind::kDataParallel, .world = 2, .steps = 6, .layers = 4},
+                            {.comm = 1, .every = 8});
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  EXPECT_EQ(steps->count(), 2u);  // 24 all-reduces: ends after 8, 16, 24
+  EXPECT_EQ(Detect({.world = 2}, {.comm = 9}).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(StepTest, MarksDelimitSteps) {
+  std::filesystem::create_directory(directory_ + "/trace");
+  {
+    trace::Writer w;
+    ASSERT_EQ(w.Open((directory_ + "/" + TraceName(0)).c_str(), 0, 1), 0);
+    const uint32_t stream = w.AddStream(0, 0, "default"), one[3] = {1, 1, 1};
+    for (int step = 0; step < 3; ++step) {
+      w.Mark(trace::MarkKind::kRangePush, "iteration");
+      w.Mark(trace::MarkKind::kRangePush, "inner");
+      w.Launch(stream,
+               w.Kernel(trace::KernelKind::kKernel, "k" + std::to_string(step), one, one, 0, 0));
+      w.Mark(trace::MarkKind::kRangePop, "");
+      w.SyncStream(stream);
+      w.Mark(trace::MarkKind::kRangePop, "");
+    }
+    ASSERT_EQ(w.Close(0), 0);
+  }
+  graph_ = *LoadJob(directory_);
+  const auto steps = DetectSteps(&graph_, {.mark = "iteration"});
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  EXPECT_EQ(steps->count(), 3u);
+  EXPECT_EQ(steps->method, Steps::Method::kMark);
+  EXPECT_EQ(DetectSteps(&graph_, {.mark = "other"}).status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace prism::graph
