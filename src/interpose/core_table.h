@@ -1,7 +1,9 @@
-// The shim core: what prism's NCCL, runtime and NVML shims use of prism's driver shim, in the same process.
+// The shim core: what prism's NCCL, runtime and NVML shims use of prism's driver shim, in the same
+// process.
 //
-// Owner: libcuda.so.1 of prism. Others get it by cuGetExportTable(&kPrismCoreUuid): when that fails, the process is not
-// under prism (or a stand-in was loaded before the shim), and they forward everything untouched. Thread-safe; no exceptions.
+// Owner: libcuda.so.1 of prism. Others get it by cuGetExportTable(&kPrismCoreUuid): when that
+// fails, the process is not under prism (or a stand-in was loaded before the shim), and they
+// forward everything untouched. Thread-safe; no exceptions.
 #ifndef PRISM_INTERPOSE_CORE_TABLE_H_
 #define PRISM_INTERPOSE_CORE_TABLE_H_
 
@@ -34,11 +36,14 @@ struct CoreTable {
   uint32_t (*rank)();
   uint32_t (*world)();
   const wire::Welcome* (*welcome)();  // null outside capture and emulate
-  trace::Writer* (*writer)();         // null when nothing is recorded
-  uint32_t (*stream_number)(CUstream stream);  // the writer's number of a stream, any of the legacy/per-thread handles too
+  trace::Writer* (
+      *writer)();  // null when nothing is recorded; its code is in the driver shim alone
+  uint32_t (*stream_number)(CUstream stream);  // the writer's number of a stream, any of the
+                                               // legacy/per-thread handles too
 
-  /// Sends a packet; with `reply` waits for the answer (same request number) and copies up to reply_bytes of it.
-  /// Returns the answer's size, 0 for no reply asked, or -1 when the controller is gone.
+  /// Sends a packet; with `reply` waits for the answer (same request number) and copies up to
+  /// reply_bytes of it. Returns the answer's size, 0 for no reply asked, or -1 when the controller
+  /// is gone.
   int64_t (*request)(wire::Header* packet, void* reply, size_t reply_bytes);
   /// Calls back, on the service thread, for every Abort packet. At most 8 listeners.
   void (*on_abort)(void (*listener)(const wire::Abort*, void*), void* context);
@@ -50,9 +55,32 @@ struct CoreTable {
   uint32_t* (*word)(uint32_t index);  // its address: valid for the host and for cuStreamWaitValue32
   void (*ring)();                     // bumps and wakes the bell
 
-  uint32_t (*call_site)();  // id of the caller's innermost user frames (Python's, else C's); told to the controller once
+  uint32_t (*call_site)();  // id of the caller's innermost user frames (Python's, else C's); told
+                            // to the controller once
+
+  uint32_t (*call_site_string)(uint32_t id);  // the same, as a string of the writer
+
+  /// Nodes of communications, for shims that do not contain the writer; nothing when nothing is
+  /// recorded.
+  void (*trace_communicator)(const trace::CommRecord* comm, const uint32_t* world_ranks,
+                             bool waited);
+  void (*trace_comm)(uint32_t stream, const trace::CallRecord* call, uint64_t sequence,
+                     trace::ValueSource values);
+
+  bool (*is_rank)();  // becomes the rank that the environment names first, if nothing has decided
+                      // before
+  void* (*real)(
+      const char* name);  // the real driver's function, past the wrappers; null where it has none
+  void (*gap)(const char* name);  // a fidelity gap that this run met; each is noted once
+  bool (*memory)(uint64_t* total_bytes,
+                 uint64_t* free_bytes);  // the ledger's view; false: no limit is known
 };
 
 }  // namespace prism::interpose
+
+/// Makes this process the rank that its environment names (PRISM_RANK or a launcher's variable),
+/// served by the controller at `socket`. Called by a zygote's child after fork, before user code.
+/// Returns 0, or -1 after a line on stderr.
+extern "C" int prism_rank_begin(const char* socket);
 
 #endif  // PRISM_INTERPOSE_CORE_TABLE_H_

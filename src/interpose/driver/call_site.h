@@ -1,0 +1,29 @@
+// CallSite: which line of the user's program made a call.
+//
+// Reads the calling thread's own Python frames through the interpreter's crash handler, which takes
+// no lock and allocates nothing: NCCL is usually called with the GIL released, and taking it could
+// deadlock with whoever holds it. Without an interpreter, names the innermost C frame outside of
+// prism, NCCL and torch. Thread-safe.
+//
+//   char text[512];
+//   DescribeCaller(text, sizeof text);   // "train.py:12 in step < train.py:40 in main"
+#ifndef PRISM_INTERPOSE_DRIVER_CALL_SITE_H_
+#define PRISM_INTERPOSE_DRIVER_CALL_SITE_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace prism::interpose {
+
+/// Writes the innermost user frames, innermost first. Returns the length, 0 where nothing is known.
+size_t DescribeCaller(char* text, size_t text_bytes);
+
+/// Turns a traceback as the interpreter's crash handler prints it into that form. Frames of
+/// installed packages and of the standard library are left out while a frame of the user's is
+/// there; at most three are kept.
+std::string SummarizeTraceback(std::string_view traceback);
+
+}  // namespace prism::interpose
+
+#endif  // PRISM_INTERPOSE_DRIVER_CALL_SITE_H_

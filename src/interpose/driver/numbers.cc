@@ -1,0 +1,166 @@
+#include "src/interpose/driver/numbers.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "src/interpose/driver/route.h"
+
+namespace prism::interpose::driver {
+namespace {
+
+struct Streams {
+  std::shared_mutex mutex;
+  std::unordered_map<CUstream, uint32_t> numbers;
+};
+Streams& GetStreams() {
+  static auto* streams = new Streams;
+  return *streams;
+}
+
+struct Events {
+  std::shared_mutex mutex;
+  struct State {
+    uint32_t number;
+    std::atomic<uint64_t> version{0};
+  };
+  std::unordered_map<CUevent, State*> states;  // states are not freed: a reader may still hold one
+  uint32_t next = 1;
+};
+Events& GetEvents() {
+  static auto* events = new Events;
+  return *events;
+}
+
+std::atomic<int> g_captures{0};
+std::atomic<uint32_t> g_kernel_generation{0};
+
+uint32_t Device() {
+  const wire::Welcome* welcome = Rank::Get().welcome();
+  return welcome == nullptr || welcome->device == UINT32_MAX ? 0 : welcome->device;
+}
+
+Events::State& EventState(CUevent event) {
+  Events& events = GetEvents();
+  {
+    std::shared_lock lock(events.mutex);
+    const auto found = events.states.find(event);
+    if (found != events.states.end()) return *found->second;
+  }
+  std::unique_lock lock(events.mutex);
+  Events::State*& state = events.states[event];
+  if (state == nullptr) {
+    state = new Events::State;
+    state->number = events.next++;
+  }
+  return *state;
+}
+
+}  // namespace
+
+uint32_t StreamNumber(trace::Writer* writer, CUstream stream, bool per_thread) {
+  if (stream == nullptr) stream = per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+  if (stream == CU_STREAM_PER_THREAD) {
+    thread_local uint32_t number = UINT32_MAX;
+    if (number == UINT32_MAX) number = writer->AddStream(Device(), 0, "per-thread default stream");
+    return number;
+  }
+  Streams& streams = GetStreams();
+  {
+    std::shared_lock lock(streams.mutex);
+    const auto found = streams.numbers.find(stream);
+    if (found != streams.numbers.end()) return found->second;
+  }
+  std::unique_lock lock(streams.mutex);
+  const auto [place, inserted] = streams.numbers.try_emplace(stream, 0);
+  if (inserted) {
+    int priority = 0;
+    if (stream != CU_STREAM_LEGACY) PRISM_REAL(cuStreamGetPriority)(stream, &priority);
+    place->second = writer->AddStream(Device(), priority,
+                                      stream == CU_STREAM_LEGACY ? "default stream" : "stream");
+  }
+  return place->second;
+}
+
+void StreamCreated(trace::Writer* writer, CUstream stream, int priority) {
+  Streams& streams = GetStreams();
+  std::unique_lock lock(streams.mutex);
+  streams.numbers[stream] = writer->AddStream(Device(), priority, "stream");
+}
+
+void StreamDestroyed(CUstream stream) {
+  Streams& streams = GetStreams();
+  std::unique_lock lock(streams.mutex);
+  streams.numbers.erase(stream);
+}
+
+EventVersion EventRecorded(CUevent event) {
+  Events::State& state = EventState(event);
+  return {state.number, state.version.fetch_add(1, std::memory_order_acq_rel) + 1};
+}
+
+EventVersion EventNow(CUevent event) {
+  Events::State& state = EventState(event);
+  return {state.number, state.version.load(std::memory_order_acquire)};
+}
+
+void EventDestroyed(CUevent event) {
+  Events& events = GetEvents();
+  std::unique_lock lock(events.mutex);
+  events.states.erase(event);
+}
+
+bool IsCapturing(CUstream stream, bool per_thread) {
+  if (g_captures.load(std::memory_order_relaxed) == 0) return false;
+  if (stream == nullptr) stream = per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+  // The legacy stream is never captured, and asking while another is would invalidate that capture.
+  if (stream == CU_STREAM_LEGACY) return false;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return PRISM_REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS &&
+         status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
+void CaptureBegun() { g_captures.fetch_add(1, std::memory_order_relaxed); }
+void CaptureEnded() { g_captures.fetch_sub(1, std::memory_order_relaxed); }
+
+uint32_t LaunchNumber(trace::Writer* writer, CUfunction function, const uint32_t grid[3],
+                      const uint32_t block[3], uint32_t shared_bytes) {
+  struct Seen {
+    CUfunction function;
+    uint32_t grid[3], block[3], shared_bytes, generation, number;
+  };
+  constexpr size_t kSeen = 512;
+  thread_local Seen seen[kSeen] = {};
+  Seen key{};
+  key.function = function;
+  memcpy(key.grid, grid, sizeof key.grid);
+  memcpy(key.block, block, sizeof key.block);
+  key.shared_bytes = shared_bytes;
+  key.generation = g_kernel_generation.load(std::memory_order_acquire) + 1;
+  uint64_t hash = reinterpret_cast<uintptr_t>(function) >> 4;
+  for (const uint32_t part :
+       {grid[0], grid[1], grid[2], block[0], block[1], block[2], shared_bytes}) {
+    hash = (hash ^ part) * 0x9e3779b97f4a7c15u;
+  }
+  Seen& slot = seen[(hash >> 32) % kSeen];
+  key.number = slot.number;
+  if (memcmp(&slot, &key, sizeof key) == 0) return slot.number;
+  const char* name = nullptr;
+  // A launch takes kernels as well as functions.
+  if (PRISM_REAL(cuFuncGetName)(&name, function) != CUDA_SUCCESS || name == nullptr) {
+    if (PRISM_REAL(cuKernelGetName)(&name, reinterpret_cast<CUkernel>(function)) != CUDA_SUCCESS) {
+      name = nullptr;
+    }
+  }
+  key.number = writer->Kernel(trace::KernelKind::kKernel, name == nullptr ? "unknown kernel" : name,
+                              grid, block, shared_bytes, 0);
+  slot = key;
+  return key.number;
+}
+
+void KernelsUnloaded() { g_kernel_generation.fetch_add(1, std::memory_order_acq_rel); }
+
+}  // namespace prism::interpose::driver

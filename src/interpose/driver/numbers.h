@@ -1,0 +1,44 @@
+// Numbers: small integers for the handles that a trace names: streams, events, kernels.
+//
+// Handles are reused by the driver; a number is not. Thread-safe; look-ups of what was seen before
+// take a shared lock, and launches seen before by the same thread none.
+#ifndef PRISM_INTERPOSE_DRIVER_NUMBERS_H_
+#define PRISM_INTERPOSE_DRIVER_NUMBERS_H_
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "src/trace/writer.h"
+
+namespace prism::interpose::driver {
+
+/// The writer's number of a stream, registered at first sight. `per_thread`: what a null handle
+/// means.
+uint32_t StreamNumber(trace::Writer* writer, CUstream stream, bool per_thread);
+void StreamCreated(trace::Writer* writer, CUstream stream, int priority);
+void StreamDestroyed(CUstream stream);
+
+struct EventVersion {
+  uint32_t event;
+  uint64_t version;  // 0: never recorded
+};
+/// Counts a record of the event.
+EventVersion EventRecorded(CUevent event);
+EventVersion EventNow(CUevent event);
+void EventDestroyed(CUevent event);
+
+/// True while the stream is being captured into a graph. Free when nothing is.
+bool IsCapturing(CUstream stream, bool per_thread);
+void CaptureBegun();
+void CaptureEnded();
+
+/// The writer's number of a launch.
+uint32_t LaunchNumber(trace::Writer* writer, CUfunction function, const uint32_t grid[3],
+                      const uint32_t block[3], uint32_t shared_bytes);
+/// Kernel handles may be reused from here on.
+void KernelsUnloaded();
+
+}  // namespace prism::interpose::driver
+
+#endif  // PRISM_INTERPOSE_DRIVER_NUMBERS_H_

@@ -1,0 +1,117 @@
+// Rank: whether this process is a logical rank, which one, and what it then owns.
+//
+// A process becomes a rank once: by prism_rank_begin(), which a zygote's child calls before user
+// code, or at the first cuInit (or question to NVML) of a program whose environment names a rank
+// and a socket. Every other process is inert: a fork of a rank (a data loader's worker), a child
+// that a rank spawned (a compiler), a program without the variables. Inert means that calls go to
+// the real library untouched.
+//
+// Owns the connection, the arena, the ledger and the trace writer of the rank; they live until the
+// process ends. Thread-safe.
+#ifndef PRISM_INTERPOSE_DRIVER_RANK_H_
+#define PRISM_INTERPOSE_DRIVER_RANK_H_
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "src/interpose/driver/arena.h"
+#include "src/interpose/driver/connection.h"
+#include "src/interpose/driver/ledger.h"
+#include "src/trace/writer.h"
+#include "src/wire/protocol.h"
+
+namespace prism::interpose {
+
+enum class Role : uint32_t { kUndecided = 0, kInert = 1, kRank = 2, kRefused = 3 };
+
+/// What wrappers have to do; zero in inert processes.
+enum Observe : uint32_t {
+  kObserveTrace = 1,     // write nodes
+  kObserveTime = 2,      // measure host time
+  kObserveLedger = 4,    // count device memory
+  kObserveOrdinals = 8,  // virtual devices
+  kObserveCounts = 16,   // PRISM_PROBE
+};
+extern std::atomic<uint32_t> g_observe;
+inline uint32_t Observed() { return g_observe.load(std::memory_order_relaxed); }
+
+struct Identity {
+  bool named = false;  // the environment names a rank
+  uint32_t rank = 0, world = 1, local_rank = UINT32_MAX;
+  const char* source = "";  // the variable that named it
+};
+Identity IdentityFromEnvironment();
+
+class Rank {
+ public:
+  static Rank& Get();
+
+  /// Becomes the rank that the environment names, unless the role is decided already. Returns the
+  /// role.
+  Role BeginFromEnvironment();
+  /// Becomes a rank of the controller at `socket`. Returns false, having reported why, if it
+  /// cannot.
+  bool Begin(const char* socket);
+  /// Ends the rank: ledger, seal, Bye. Called at exit; idempotent.
+  void End(int exit_code);
+  /// In a forked child.
+  void Abandon();
+
+  Role role() const { return role_.load(std::memory_order_acquire); }
+  wire::Mode mode() const { return mode_; }
+  const Identity& identity() const { return identity_; }
+  const char* refusal() const { return refusal_; }
+  /// Makes the process useless for CUDA, with a reason, and tells the controller.
+  void Refuse(const char* reason);
+
+  /// Null outside capture and emulate.
+  const wire::Welcome* welcome() const { return welcomed_ ? &welcome_ : nullptr; }
+  trace::Writer* writer() const { return writer_.load(std::memory_order_acquire); }
+  Connection& connection() { return connection_; }
+  Arena& arena() { return arena_; }
+  Ledger& ledger() { return ledger_; }
+
+  uint32_t CallSite();
+  uint32_t CallSiteString(uint32_t id);
+  void Gap(const char* name);
+  void TellLedger(uint64_t failed_bytes);
+
+ private:
+  Rank() = default;
+  bool BeginLocked(const char* socket);
+  void StartTrace(const char* path);
+  void Become();
+
+  std::mutex mutex_;  // becoming, ending
+  std::atomic<Role> role_{Role::kUndecided};
+  wire::Mode mode_ = wire::Mode::kPassthrough;
+  Identity identity_;
+  char refusal_[1200] = {};
+  bool connected_ = false;
+  bool welcomed_ = false;
+  bool ended_ = false;
+  wire::Welcome welcome_{};
+  std::atomic<trace::Writer*> writer_{nullptr};
+  Connection connection_;
+  Arena arena_;
+  Ledger ledger_;
+  int marker_ = -1;
+  int pid_ = 0;
+
+  std::mutex sites_mutex_;
+  std::unordered_map<std::string, uint32_t> sites_;
+  std::vector<uint32_t> site_strings_;  // the writer's, by id - 1
+  std::set<std::string> gaps_;
+};
+
+/// Installs or removes the wrappers according to g_observe (shim.cc).
+void PublishEntries();
+
+}  // namespace prism::interpose
+
+#endif  // PRISM_INTERPOSE_DRIVER_RANK_H_

@@ -1,0 +1,198 @@
+#include "src/interpose/nccl/communicator.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdarg>
+#include <cstdio>
+
+#include "src/interpose/nccl/launch.h"
+
+// The opaque handle of nccl.h: programs only pass its address around.
+struct ncclComm {
+  char unused;
+};
+
+namespace prism::interpose::nccl {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::unordered_map<ncclComm_t, std::shared_ptr<Communicator>> comms;
+};
+Registry& GetRegistry() {
+  static auto* registry = new Registry;  // never destroyed: torch tears down after us
+  return *registry;
+}
+
+}  // namespace
+
+void Communicator::Ready(uint32_t id, std::vector<uint32_t> world_ranks, uint32_t rank) {
+  {
+    std::lock_guard lock(mutex_);
+    id_ = id;
+    size_ = static_cast<int>(world_ranks.size());
+    rank_ = static_cast<int>(rank);
+    world_ranks_ = std::move(world_ranks);
+  }
+  ncclResult_t expected = ncclInProgress;
+  state_.compare_exchange_strong(expected, ncclSuccess);
+}
+
+void Communicator::Fail(ncclResult_t result, const std::string& reason) {
+  std::lock_guard lock(mutex_);
+  const ncclResult_t before = state();
+  if (before != ncclSuccess && before != ncclInProgress)
+    return;  // the first reason is the one to know
+  last_error_ = reason;
+  state_.store(result, std::memory_order_release);
+  idle_.notify_all();
+}
+
+std::string Communicator::last_error() const {
+  std::lock_guard lock(mutex_);
+  return last_error_;
+}
+
+uint64_t Communicator::NextSend(int peer) {
+  std::lock_guard lock(mutex_);
+  return sends_[peer]++;
+}
+
+uint64_t Communicator::NextReceive(int peer) {
+  std::lock_guard lock(mutex_);
+  return receives_[peer]++;
+}
+
+ncclRedOp_t Communicator::AddOperator(const ReductionOperator& op) {
+  std::lock_guard lock(mutex_);
+  size_t index = 0;
+  while (index < operators_.size() && operators_[index].used) ++index;
+  if (index == operators_.size()) operators_.emplace_back();
+  operators_[index] = op;
+  operators_[index].used = true;
+  return static_cast<ncclRedOp_t>(ncclNumOps + static_cast<int>(index));
+}
+
+bool Communicator::RemoveOperator(ncclRedOp_t op) {
+  std::lock_guard lock(mutex_);
+  const int index = static_cast<int>(op) - ncclNumOps;
+  if (index < 0 || index >= static_cast<int>(operators_.size()) || !operators_[index].used) {
+    return false;
+  }
+  operators_[index].used = false;
+  return true;
+}
+
+bool Communicator::FindOperator(ncclRedOp_t op, ReductionOperator* found) const {
+  std::lock_guard lock(mutex_);
+  const int index = static_cast<int>(op) - ncclNumOps;
+  if (index < 0 || index >= static_cast<int>(operators_.size()) || !operators_[index].used) {
+    return false;
+  }
+  *found = operators_[index];
+  return true;
+}
+
+void Communicator::Begin(Unit* unit) {
+  std::lock_guard lock(mutex_);
+  units_.insert(unit);
+}
+
+void Communicator::End(Unit* unit) {
+  std::lock_guard lock(mutex_);
+  units_.erase(unit);
+  if (units_.empty()) idle_.notify_all();
+}
+
+void Communicator::WaitIdle() {
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [&] {
+    const ncclResult_t now = state();
+    return units_.empty() || (now != ncclSuccess && now != ncclInProgress);
+  });
+}
+
+void Communicator::ReleaseStreams(const CoreTable& core) {
+  std::lock_guard lock(mutex_);
+  for (const Unit* unit : units_) {
+    uint32_t* word = core.word(unit->release_word);
+    __atomic_store_n(word, Unit::kReleased, __ATOMIC_RELEASE);
+    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  }
+}
+
+std::string& ThreadError() {
+  thread_local std::string error;
+  return error;
+}
+
+ncclResult_t Error(Communicator* comm, ncclResult_t result, const char* format, ...) {
+  char text[2048];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  ThreadError() = text;
+  (void)comm;
+  return result;
+}
+
+ncclComm_t Register(std::shared_ptr<Communicator> comm) {
+  auto* handle = new ncclComm{};
+  Registry& registry = GetRegistry();
+  std::lock_guard lock(registry.mutex);
+  registry.comms[handle] = std::move(comm);
+  return handle;
+}
+
+std::shared_ptr<Communicator> Find(ncclComm_t handle) {
+  Registry& registry = GetRegistry();
+  std::lock_guard lock(registry.mutex);
+  const auto found = registry.comms.find(handle);
+  return found == registry.comms.end() ? nullptr : found->second;
+}
+
+void Unregister(ncclComm_t handle) {
+  Registry& registry = GetRegistry();
+  std::lock_guard lock(registry.mutex);
+  // The byte behind the handle is not freed, so that no later communicator gets an address that was
+  // destroyed.
+  registry.comms.erase(handle);
+}
+
+ncclResult_t FindReady(ncclComm_t handle, const char* function,
+                       std::shared_ptr<Communicator>* comm) {
+  *comm = Find(handle);
+  if (*comm == nullptr) {
+    return Error(nullptr, ncclInvalidArgument, "%s: %s", function,
+                 handle == nullptr ? "the communicator is NULL"
+                                   : "this is not a communicator, or it was destroyed");
+  }
+  const ncclResult_t state = (*comm)->state();
+  if (state == ncclInProgress) {
+    return Error(
+        comm->get(), ncclInvalidArgument,
+        "%s: the communicator is not ready: wait until ncclCommGetAsyncError says ncclSuccess",
+        function);
+  }
+  if (state != ncclSuccess) {
+    ThreadError() = (*comm)->last_error();
+    return state;
+  }
+  return ncclSuccess;
+}
+
+void FailFromController(const wire::Abort& abort) {
+  Registry& registry = GetRegistry();
+  std::lock_guard lock(registry.mutex);
+  for (const auto& [handle, comm] : registry.comms) {
+    if (abort.comm == 0 || comm->id() == abort.comm) {
+      comm->Fail(static_cast<ncclResult_t>(abort.nccl_result), abort.reason);
+    }
+  }
+}
+
+}  // namespace prism::interpose::nccl

@@ -1,0 +1,356 @@
+#include "src/interpose/nccl/launch.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <thread>
+
+namespace prism::interpose::nccl {
+namespace {
+
+constexpr size_t kMaxOperationsPerUnit =
+    (wire::kMaxPacketBytes - sizeof(wire::OpPost)) / sizeof(wire::OpRecord);
+
+struct Plan {
+  std::vector<Operation*> operations;
+  std::vector<CUstream> streams;  // distinct; the first one carries the stall
+  std::vector<const ArenaSlot*> in, out;
+  Unit* unit = nullptr;
+};
+
+void Arrive(void* argument) {
+  const auto* unit = static_cast<const Unit*>(argument);
+  uint32_t* word = unit->core->word(unit->arrival_word);
+  __atomic_store_n(word, Unit::kArrived, __ATOMIC_RELEASE);
+  syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  unit->core->ring();
+}
+
+void GiveBack(Unit* unit) {
+  for (const ArenaSlot& slot : unit->slots) unit->core->arena_give(&slot);
+  unit->core->word_give(unit->arrival_word);
+  unit->core->word_give(unit->release_word);
+  delete unit;
+}
+
+void Complete(void* argument) {
+  auto* unit = static_cast<Unit*>(argument);
+  unit->comm->End(unit);
+  GiveBack(unit);
+}
+
+ncclResult_t CudaError(const DriverCalls& driver, CUresult result, const char* what) {
+  const char* name = nullptr;
+  driver.get_error_name(result, &name);
+  return Error(nullptr, ncclUnhandledCudaError, "%s: %s", what,
+               name == nullptr ? "unknown error" : name);
+}
+
+bool IsCapturing(const DriverCalls& driver, CUstream stream) {
+  if (stream == nullptr || stream == CU_STREAM_LEGACY) return false;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return driver.stream_is_capturing(stream, &status) == CUDA_SUCCESS &&
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/// Makes `after` wait for everything enqueued on `before`.
+CUresult Join(const DriverCalls& driver, CUstream before, CUstream after) {
+  CUevent event;
+  CUresult result = driver.event_create(&event, CU_EVENT_DISABLE_TIMING);
+  if (result != CUDA_SUCCESS) return result;
+  result = driver.event_record(event, before);
+  if (result == CUDA_SUCCESS) result = driver.stream_wait_event(after, event, 0);
+  driver.event_destroy(event);  // takes effect when the event has completed
+  return result;
+}
+
+std::vector<Plan> Cut(std::vector<Operation>& operations) {
+  std::vector<Plan> plans;
+  for (Operation& operation : operations) {
+    auto plan = std::find_if(plans.begin(), plans.end(), [&](const Plan& p) {
+      return p.operations.front()->comm == operation.comm &&
+             p.operations.size() < kMaxOperationsPerUnit;
+    });
+    if (plan == plans.end()) plan = plans.insert(plans.end(), Plan{});
+    plan->operations.push_back(&operation);
+    if (std::find(plan->streams.begin(), plan->streams.end(), operation.stream) ==
+        plan->streams.end()) {
+      plan->streams.push_back(operation.stream);
+    }
+  }
+  return plans;
+}
+
+ncclResult_t Prepare(const CoreTable& core, Plan& plan, uint64_t exact_payload_bytes) {
+  auto* unit =
+      new Unit{&core, plan.operations.front()->comm, core.word_take(), core.word_take(), {}};
+  plan.unit = unit;
+  unit->slots.reserve(plan.operations.size() * 2);  // pointers into it are kept
+  for (Operation* operation : plan.operations) {
+    const ArenaSlot *in = nullptr, *out = nullptr;
+    wire::OpRecord& record = operation->record;
+    if (operation->payload_bytes <= exact_payload_bytes) {
+      record.flags |= wire::kOpPayload;
+      for (const auto& [bytes, offset, slot] :
+           {std::tuple{record.in_bytes, &record.in_offset, &in},
+            std::tuple{record.out_bytes, &record.out_offset, &out}}) {
+        if (bytes == 0) continue;
+        ArenaSlot taken;
+        if (!core.arena_take(bytes, &taken)) {
+          GiveBack(unit);
+          plan.unit = nullptr;
+          return Error(
+              nullptr, ncclSystemError,
+              "no room for a payload of %llu bytes in the arena: lower the size up to which "
+              "payloads move",
+              static_cast<unsigned long long>(bytes));
+        }
+        unit->slots.push_back(taken);
+        *slot = &unit->slots.back();
+        *offset = taken.offset;
+      }
+    }
+    plan.in.push_back(in);
+    plan.out.push_back(out);
+  }
+  return ncclSuccess;
+}
+
+bool Post(const CoreTable& core, const Plan& plan) {
+  std::vector<char> packet(sizeof(wire::OpPost) + plan.operations.size() * sizeof(wire::OpRecord));
+  wire::OpPost post{};
+  post.header = {wire::Message::kOpPost, static_cast<uint32_t>(packet.size()), 0};
+  post.operations = static_cast<uint32_t>(plan.operations.size());
+  post.arrival_word = plan.unit->arrival_word;
+  post.arrival_value = Unit::kArrived;
+  post.release_word = plan.unit->release_word;
+  post.release_value = Unit::kReleased;
+  memcpy(packet.data(), &post, sizeof post);
+  char* at = packet.data() + sizeof post;
+  for (const Operation* operation : plan.operations) {
+    memcpy(at, &operation->record, sizeof operation->record);
+    at += sizeof operation->record;
+  }
+  return core.request(reinterpret_cast<wire::Header*>(packet.data()), nullptr, 0) == 0;
+}
+
+void Trace(const CoreTable& core, const Plan& plan) {
+  if (core.writer() == nullptr) return;
+  for (const Operation* operation : plan.operations) {
+    const wire::OpRecord& record = operation->record;
+    trace::CallRecord call{};
+    call.comm = record.comm;
+    call.op = static_cast<uint32_t>(record.op);
+    call.dtype = record.dtype;
+    call.reduction = record.reduction;
+    call.peer = record.peer;
+    call.call_site = core.call_site_string(record.call_site);
+    call.count = record.count;
+    call.bytes = record.in_bytes;
+    call.group = static_cast<uint32_t>(plan.operations.size());
+    core.trace_comm(record.stream, &call, record.sequence,
+                    record.flags & wire::kOpPayload ? trace::ValueSource::kExact
+                                                    : trace::ValueSource::kGenerated);
+  }
+}
+
+CUdeviceptr Address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+
+CUresult EnqueueArrival(const DriverCalls& driver, const Plan& plan) {
+  const CUstream stream = plan.streams.front();
+  for (size_t i = 1; i < plan.streams.size(); ++i) {
+    if (const CUresult result = Join(driver, plan.streams[i], stream)) return result;
+  }
+  for (size_t i = 0; i < plan.operations.size(); ++i) {
+    if (plan.in[i] == nullptr) continue;
+    const Operation& operation = *plan.operations[i];
+    if (const CUresult result =
+            driver.memcpy_async(Address(plan.in[i]->host), Address(operation.input),
+                                operation.record.in_bytes, stream)) {
+      return result;
+    }
+  }
+  return driver.launch_host_func(stream, &Arrive, plan.unit);
+}
+
+CUresult EnqueueStall(const CoreTable& core, const DriverCalls& driver, const Plan& plan) {
+  const CUstream stream = plan.streams.front();
+  if (const CUresult result =
+          driver.stream_wait_value(stream, Address(core.word(plan.unit->release_word)),
+                                   Unit::kReleased, CU_STREAM_WAIT_VALUE_GEQ)) {
+    return result;
+  }
+  for (size_t i = 0; i < plan.operations.size(); ++i) {
+    if (plan.out[i] == nullptr) continue;
+    const Operation& operation = *plan.operations[i];
+    if (const CUresult result =
+            driver.memcpy_async(Address(operation.output), Address(plan.out[i]->host),
+                                operation.record.out_bytes, stream)) {
+      return result;
+    }
+  }
+  if (const CUresult result = driver.launch_host_func(stream, &Complete, plan.unit)) return result;
+  for (size_t i = 1; i < plan.streams.size(); ++i) {
+    if (const CUresult result = Join(driver, stream, plan.streams[i])) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+ncclResult_t Launch(const CoreTable& core, const DriverCalls& driver,
+                    std::vector<Operation> operations) {
+  for (const Operation& operation : operations) {
+    if (IsCapturing(driver, operation.stream)) {
+      core.gap("communication inside a captured CUDA graph");
+      return Error(operation.comm.get(), ncclInvalidUsage,
+                   "communication inside a captured CUDA graph is not emulated: capture graphs "
+                   "without it, or run this part without graphs");
+    }
+  }
+  const uint32_t call_site = core.call_site();
+  for (Operation& operation : operations) {
+    wire::OpRecord& record = operation.record;
+    record.comm = operation.comm->id();
+    record.comm_rank = static_cast<uint32_t>(operation.comm->rank());
+    record.call_site = call_site;
+    record.stream = core.stream_number(operation.stream);
+    record.sequence = record.op == wire::Op::kSend   ? operation.comm->NextSend(record.peer)
+                      : record.op == wire::Op::kRecv ? operation.comm->NextReceive(record.peer)
+                                                     : operation.comm->NextCollective();
+  }
+  std::vector<Plan> plans = Cut(operations);
+  for (Plan& plan : plans) {
+    if (const ncclResult_t result = Prepare(core, plan, core.welcome()->exact_payload_bytes)) {
+      for (Plan& prepared : plans) {
+        if (prepared.unit != nullptr) GiveBack(prepared.unit);
+      }
+      return result;
+    }
+  }
+  for (const Plan& plan : plans) {
+    if (!Post(core, plan)) {
+      return Error(nullptr, ncclSystemError, "the controller is gone");
+    }
+    plan.unit->comm->Begin(plan.unit);
+    Trace(core, plan);
+  }
+  // From here on an error leaves units posted and not enqueued: the stream is broken, as after a
+  // failed launch of NCCL.
+  for (const Plan& plan : plans) {
+    if (const CUresult result = EnqueueArrival(driver, plan)) {
+      return CudaError(driver, result, "a communication cannot be enqueued");
+    }
+  }
+  for (const Plan& plan : plans) {
+    if (const CUresult result = EnqueueStall(core, driver, plan)) {
+      return CudaError(driver, result, "a communication cannot be enqueued");
+    }
+  }
+  return ncclSuccess;
+}
+
+Group& Group::OfThread() {
+  thread_local Group group;
+  return group;
+}
+
+ncclResult_t Group::Add(const CoreTable& core, const DriverCalls& driver, Operation operation) {
+  if (open()) {
+    operations_.push_back(std::move(operation));
+    return ncclSuccess;
+  }
+  std::vector<Operation> one;
+  one.push_back(std::move(operation));
+  return Launch(core, driver, std::move(one));
+}
+
+ncclResult_t Group::AddBlocking(std::function<ncclResult_t()> work) {
+  if (!open()) return work();
+  blocking_.push_back(std::move(work));
+  return ncclSuccess;
+}
+
+ncclResult_t Group::Failed(ncclResult_t result) {
+  if (open() && error_ == ncclSuccess) error_ = result;
+  return result;
+}
+
+void Group::Discard() {
+  operations_.clear();
+  blocking_.clear();
+  error_ = ncclSuccess;
+}
+
+ncclResult_t Group::End(const CoreTable& core, const DriverCalls& driver) {
+  if (depth_ == 0) {
+    return Error(nullptr, ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+  }
+  if (--depth_ > 0) return ncclSuccess;
+  std::vector<Operation> operations;
+  std::vector<std::function<ncclResult_t()>> blocking;
+  operations.swap(operations_);
+  blocking.swap(blocking_);
+  const ncclResult_t error = error_;
+  error_ = ncclSuccess;
+  if (error != ncclSuccess) return error;
+
+  ncclResult_t result = ncclSuccess;
+  if (blocking.size() == 1) {
+    result = blocking.front()();
+  } else if (!blocking.empty()) {
+    // Members of one process wait for each other, so they must wait side by side.
+    std::vector<ncclResult_t> results(blocking.size(), ncclSuccess);
+    std::vector<std::string> errors(blocking.size());
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < blocking.size(); ++i) {
+      threads.emplace_back([&, i] {
+        results[i] = blocking[i]();
+        errors[i] = ThreadError();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (results[i] == ncclSuccess) continue;
+      if (result == ncclSuccess || result == ncclInProgress) {
+        result = results[i];
+        ThreadError() = errors[i];
+      }
+    }
+  }
+  if (result != ncclSuccess && result != ncclInProgress) return result;
+  if (operations.empty()) return result;
+  const ncclResult_t launched = Launch(core, driver, std::move(operations));
+  return launched == ncclSuccess ? result : launched;
+}
+
+bool StartThread(std::function<void()> work) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  auto* argument = new std::function<void()>(std::move(work));
+  pthread_t thread;
+  const int error = pthread_create(
+      &thread, nullptr,
+      [](void* function) -> void* {
+        std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(function));
+        (*owned)();
+        return nullptr;
+      },
+      argument);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error != 0) {
+    delete argument;
+    return false;
+  }
+  pthread_detach(thread);
+  return true;
+}
+
+}  // namespace prism::interpose::nccl
