@@ -193,23 +193,26 @@ class GPT(nn.Module):
         return x if self.head is None else self.head(self.norm(x))
 
 
+def local(parameter: Tensor) -> Tensor:
+    """Returns what this rank holds of a parameter."""
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+
+
 @torch.no_grad()
 def initialise(model: nn.Module, seed: int) -> None:
-    """Fills every parameter from a generator of its own, seeded by its name: a parameter starts with the same values
-    whichever rank or stage holds it. Shards are drawn by DTensor, which keeps the ranks' generators in step."""
-    torch.manual_seed(seed)
+    """Fills every parameter from a generator of its own, seeded by its name: a whole parameter starts with the same
+    values whichever rank or stage holds it. Shards are filled where they are, each rank's with values of its own."""
     for module in model.modules():
         if isinstance(module, RotaryPositions):
             module.reset_parameters()
     for name, parameter in model.named_parameters():
         if parameter.ndim == 1:  # the weights of the norms
             nn.init.ones_(parameter)
-        elif isinstance(parameter, DTensor):
-            nn.init.normal_(parameter, std=0.02)
-        else:
-            digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
-            generator = torch.Generator(parameter.device).manual_seed(int.from_bytes(digest[:7], "little"))
-            parameter.normal_(std=0.02, generator=generator)
+            continue
+        part = f"{name} of rank {dist.get_rank()}" if isinstance(parameter, DTensor) else name
+        digest = hashlib.sha256(f"{seed} {part}".encode()).digest()
+        generator = torch.Generator(parameter.device).manual_seed(int.from_bytes(digest[:7], "little"))
+        local(parameter).normal_(std=0.02, generator=generator)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -392,8 +395,7 @@ def checksum(model: nn.Module) -> str:
     """Hashes the bytes of the parameters that this rank holds."""
     digest = hashlib.sha256()
     for parameter in model.parameters():
-        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        digest.update(local.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(local(parameter).detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -419,8 +421,14 @@ def train(training: Training, steps: int) -> None:
 
 
 def find_micro_batch(training: Training) -> None:
-    """Doubles the micro-batch until torch runs out of memory. Two steps each: the second has the optimizer's state."""
+    """Doubles the micro-batch until torch runs out of memory. Two steps each: the second has the optimizer's state.
+    Rank 0 speaks for all: every rank holds as much."""
     micro_batch = training.options.micro_batch
+
+    def report(what: str) -> None:
+        if training.rank == 0:
+            say(f"rank 0 micro_batch {micro_batch} {what}")
+
     while True:
         torch.cuda.reset_peak_memory_stats()
         try:
@@ -428,13 +436,10 @@ def find_micro_batch(training: Training) -> None:
                 training.step(number, micro_batch)
             torch.cuda.synchronize()
         except torch.OutOfMemoryError as error:
-            say(f"rank {training.rank} micro_batch {micro_batch} out of memory: {error}")
+            report(f"out of memory: {error}")
             return
         allocated, reserved = peak_memory(training.device)
-        say(
-            f"rank {training.rank} micro_batch {micro_batch} max_memory_allocated {allocated} "
-            f"max_memory_reserved {reserved} ({allocated / 2**30:.2f} GiB)"
-        )
+        report(f"max_memory_allocated {allocated} max_memory_reserved {reserved} ({allocated / 2**30:.2f} GiB)")
         micro_batch *= 2
 
 
@@ -485,7 +490,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tensor-size", type=int, default=1, metavar="N", help="fsdp2: ranks of a tensor group")
     parser.add_argument("--pipeline-micro-batches", type=int, metavar="N", help="pp: micro-batches a step (world size)")
     parser.add_argument(
-        "--find-micro-batch", action="store_true", help="double the micro-batch until out of memory (cuda, not pp)"
+        "--find-micro-batch", action="store_true", help="double --micro-batch until out of memory (cuda, not pp)"
     )
     add_shape_options(parser, PRESETS)
     add_training_options(parser)

@@ -10,7 +10,8 @@ EXAMPLES_DIRECTORY = PROGRAMS_DIRECTORY.parents[1] / "examples"
 @dataclasses.dataclass(frozen=True)
 class Program:
     """`values` is what hostcuda must compute: `none` where nothing that the host reads decides what it does next,
-    `control` where small tensors do (routing, masks, pickled objects). `needs` names the package beyond torch."""
+    `control` where small tensors do (routing, whether there is padding or a norm to clip, pickled objects).
+    `needs` names the package beyond torch."""
 
     name: str
     path: Path
@@ -38,19 +39,19 @@ PROGRAMS = [
     _program("recompute", "recompute.py"),
     _program("loader", "loader.py"),
     _program("profiled", "profiled.py"),
-    _program("qwen3-dense", "qwen3.py", "dense", needs="transformers"),
-    _program("qwen3-moe-grouped", "qwen3.py", "moe-grouped", needs="transformers"),
+    _program("qwen3-dense", "qwen3.py", "dense", values="control", needs="transformers"),
+    _program("qwen3-moe-grouped", "qwen3.py", "moe-grouped", values="control", needs="transformers"),
     _program("qwen3-moe-eager", "qwen3.py", "moe-eager", values="control", needs="transformers"),
-    _program("trainer", "trainer.py", needs="accelerate"),
+    _program("trainer", "trainer.py", values="control", needs="accelerate"),
     _program("lightning", "lightning_fit.py", needs="pytorch_lightning"),
-    _program("qwen3-8b", "qwen3_8b.py", needs="transformers"),
+    _program("qwen3-8b", "qwen3_8b.py", values="control", needs="transformers"),
     _program("ddp-2", "ddp.py", ranks=2),
     _program("fsdp2-2", "fsdp2.py", ranks=2),
     _program("dtensor-2", "dtensor.py", ranks=2),
     _program("dtensor-4", "dtensor.py", ranks=4),
     _program("pipeline-2", "pipeline.py", ranks=2, values="control"),
     *(
-        _program(f"megatron-{mode}-2", "megatron_gpt.py", mode, ranks=2, needs="megatron")
+        _program(f"megatron-{mode}-2", "megatron_gpt.py", mode, ranks=2, values="control", needs="megatron")
         for mode in ("data", "tensor", "pipeline", "interleaved")
     ),
     _program("gpt-ddp-2", "gpt.py", "gpt-ddp-2 gpt --preset small --seq 512 --parallel ddp", ranks=2),

@@ -12,7 +12,7 @@ and, when PROGRAM_OUTPUT names a directory, runs one more step under torch.profi
 `<program>.rank<n>.json` in it: `result` (the line above), `device_events` (kernels, copies and fills in the order of
 their start, each [stream, name, grid, block] or [stream, name, bytes], streams and names by number into `streams` and
 `names`), `communications` (as torch.distributed issued them: operation, element type and counts, group size) and
-`memory_events` (every allocation until the report, which is what explains a difference between two peaks).
+`memory_events` (every allocation from the first step to the report, which is what explains a difference between peaks).
 Programs that own their loop (transformers' Trainer, Lightning) use SteadyStep from their callbacks instead.
 """
 
@@ -134,13 +134,14 @@ def run_steps(program: str, step: Callable[[int], object], steps: int = 4, **mor
 
 
 def memory_events() -> list[list]:
-    """Returns what torch's allocator did since the program began, each [what, bytes, stream], in order: `a` allocated,
+    """Returns what torch's allocator did since the first step, each [what, bytes, stream], in order: `a` allocated,
     `f` freed, `s` took a segment from the device, `r` gave one back. Streams are numbered as they appear."""
     kinds = {"alloc": "a", "free_completed": "f", "segment_alloc": "s", "segment_free": "r", "oom": "oom"}
-    (trace,) = [trace for trace in torch.cuda.memory._snapshot()["device_traces"] if trace]
+    traces = torch.cuda.memory._snapshot()["device_traces"]
     streams: dict[int, int] = {}
     return [
         [kinds[event["action"]], event["size"], streams.setdefault(event["stream"], len(streams))]
+        for trace in traces  # only this rank's device has one that is not empty
         for event in trace
         if event["action"] in kinds
     ]
