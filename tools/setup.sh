@@ -66,7 +66,7 @@ for d in "${CUDA_HOME:-/usr/local/cuda}/include" /usr/local/cuda/include; do
 done
 need=()
 [ -n "$cuda_include" ] || need+=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 nvidia-cuda-cupti==13.0.85
-  nvidia-cublas==13.0.2.14 nvidia-cusparse==12.6.3.3 nvidia-cusolver==12.0.4.66 nvidia-cufft==12.0.0.61 nvidia-curand==10.4.0.35)
+  nvidia-cublas==13.1.0.3 nvidia-cusparse==12.6.3.3 nvidia-cusolver==12.0.4.66 nvidia-cufft==12.0.0.61 nvidia-curand==10.4.0.35)
 [ -f "$cuda_include/cudnn.h" ] || need+=(nvidia-cudnn-cu13==9.19.0.56)
 [ -f "$cuda_include/nccl.h" ] || need+=(nvidia-nccl-cu13==2.28.9)
 if [ ${#need[@]} -gt 0 ] && [ ! -f "$deps_dir/.headers" ]; then
