@@ -1,0 +1,20 @@
+// Seeded stand-in values for control mode: finite and legal for the operation, so that masks,
+// routing and loss scaling of a model whose large tensors are not computed still take a legal path.
+//
+// Threading: pure functions of their arguments.
+#ifndef HOSTCUDA_VALUES_NOISE_H_
+#define HOSTCUDA_VALUES_NOISE_H_
+
+#include "hostcuda/values/form.h"
+
+namespace hostcuda::values {
+
+// Fills every fresh result and out= argument of `call` of at most `limit_bytes`; arguments changed
+// in place keep what they hold. Returns the number of tensors filled. Floats are N(0, 1) (their
+// magnitude where the operation cannot be negative), indices are spread over the dimension they
+// index, truth values say that nothing is wrong.
+int FillWithNoise(Invocation& call, int64_t limit_bytes, uint64_t seed);
+
+}  // namespace hostcuda::values
+
+#endif  // HOSTCUDA_VALUES_NOISE_H_
