@@ -61,6 +61,8 @@ def difference(what, got, want):
         got, want = got.to_dense(), want.to_dense()
     got = got.cpu().resolve_conj().resolve_neg()
     want = want.resolve_conj().resolve_neg()
+    if want.dtype == torch.complex32:
+        got, want = torch.view_as_real(got), torch.view_as_real(want)
     if want.dtype.itemsize == 1 and want.is_floating_point():
         got, want = got.float(), want.float()
     if torch.equal(got, want):
@@ -89,7 +91,7 @@ def differences(got, want):
 
 
 def gradients(outputs, inputs, device):
-    """Gradients of every differentiable output with respect to `inputs`, from seeded output gradients."""
+    """Returns the gradients of every differentiable output with respect to `inputs`, from seeded output gradients."""
     outputs = [o for o in tensors(outputs) if o.requires_grad and o.layout == torch.strided]
     inputs = [i for i in tensors(inputs) if i.requires_grad]
     if not outputs or not inputs:
