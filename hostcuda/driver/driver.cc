@@ -1,0 +1,65 @@
+#include "hostcuda/driver/driver.h"
+
+#include <pthread.h>
+
+#include <cstdio>
+#include <mutex>
+#include <string>
+
+#include "hostcuda/driver/gpu.h"
+#include "hostcuda/driver/options.h"
+
+namespace hostcuda {
+namespace {
+
+std::atomic<bool> forked{false};
+
+}  // namespace
+
+std::atomic<Driver*> Driver::instance_{nullptr};
+
+CUresult Driver::Initialize() {
+  if (forked.load(std::memory_order_relaxed)) return CUDA_ERROR_NOT_INITIALIZED;
+  if (Get() != nullptr) return CUDA_SUCCESS;
+  static std::mutex* const mutex = new std::mutex;
+  std::lock_guard<std::mutex> lock(*mutex);
+  if (Get() != nullptr) return CUDA_SUCCESS;
+  const DriverOptions& options = Options();
+  if (options.devices == 0) return CUDA_ERROR_NO_DEVICE;
+  std::string error;
+  auto* driver = new Driver;
+  driver->session_ = Session::Join("/dev/shm", options.session, &error);
+  if (driver->session_ != nullptr) driver->memory_ = DeviceMemory::Create(&error);
+  if (driver->memory_ == nullptr) {
+    fprintf(stderr, "hostcuda: %s\n", error.c_str());
+    return CUDA_ERROR_SYSTEM_NOT_READY;
+  }
+  driver->engine_ = new Engine(driver->session_);
+  Engine::Set(driver->engine_);
+  // The child has neither the progress thread nor a place in the session.
+  pthread_atfork(nullptr, nullptr, [] {
+    forked.store(true, std::memory_order_relaxed);
+    instance_.store(nullptr, std::memory_order_relaxed);
+  });
+  static Driver* leaving;
+  leaving = driver;
+  atexit([] {
+    if (!forked.load(std::memory_order_relaxed)) leaving->session().Leave();
+  });
+  instance_.store(driver, std::memory_order_release);
+  return CUDA_SUCCESS;
+}
+
+bool Driver::Charge(int device, uint64_t bytes) {
+  return session_->Charge(device, bytes, Options().memory_limit ? Gpu().memory_bytes : UINT64_MAX / 2);
+}
+
+void Driver::Discharge(int device, uint64_t bytes) { session_->Discharge(device, bytes); }
+
+void Driver::MemoryInfo(int device, size_t* free_bytes, size_t* total_bytes) {
+  const uint64_t used = session_->Used(device), total = Gpu().memory_bytes;
+  if (free_bytes != nullptr) *free_bytes = used < total ? total - used : 0;
+  if (total_bytes != nullptr) *total_bytes = total;
+}
+
+}  // namespace hostcuda

@@ -1,0 +1,281 @@
+#include "hostcuda/driver/session.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace hostcuda {
+namespace {
+
+constexpr uint64_t kMagic = 0x31'6e'6f'69'73'73'65'73;  // "session1"
+constexpr uint64_t kReapIntervalNs = 100'000'000;
+
+struct alignas(64) Member {
+  std::atomic<int32_t> pid;  // 0: free
+  std::atomic<uint32_t> doorbell;
+  std::atomic<uint32_t> sleepers;
+  uint64_t start_time;
+  uint64_t used[kMaxDevices];
+};
+
+uint64_t MonotonicNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+bool Alive(const Member& member) {
+  const int pid = member.pid.load(std::memory_order_relaxed);
+  return pid != 0 && ProcessStartTime(pid) == member.start_time;
+}
+
+}  // namespace
+
+struct SessionSegment {
+  uint64_t magic;
+  uint32_t bytes;          // sizeof(SessionSegment): another layout is another session
+  uint32_t members_end;    // members at and above this index were never used
+  pthread_mutex_t mutex;   // process-shared, robust
+  uint64_t used[kMaxDevices];
+  Member members[Session::kMaxProcesses];
+};
+
+uint64_t ProcessStartTime(int pid) {
+  char path[64], text[1024];
+  snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  const ssize_t n = read(fd, text, sizeof text - 1);
+  close(fd);
+  if (n <= 0) return 0;
+  text[n] = '\0';
+  // The name is in parentheses and may hold anything; the state follows the last one. Start time is field 22.
+  const char* p = strrchr(text, ')');
+  if (p == nullptr || p[1] == '\0' || p[2] == 'Z' || p[2] == 'X') return 0;
+  p += 2;
+  for (int field = 3; field < 22 && p != nullptr; ++field) {
+    p = strchr(p, ' ');
+    if (p != nullptr) ++p;
+  }
+  return p == nullptr ? 0 : strtoull(p, nullptr, 10);
+}
+
+namespace {
+
+std::string SessionPath(const std::string& directory, const std::string& name) {
+  char file[128];
+  snprintf(file, sizeof file, "/hostcuda-%u%s%s-%zx", getuid(), name.empty() ? "" : "-", name.c_str(),
+           sizeof(SessionSegment));
+  return directory + file;
+}
+
+}  // namespace
+
+std::vector<Session::Holder> Session::Holders(const std::string& directory, const std::string& name, int device) {
+  std::vector<Holder> holders;
+  const int fd = open(SessionPath(directory, name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return holders;
+  struct stat status;
+  void* address = MAP_FAILED;
+  if (fstat(fd, &status) == 0 && status.st_size >= static_cast<off_t>(sizeof(SessionSegment))) {
+    address = mmap(nullptr, sizeof(SessionSegment), PROT_READ, MAP_SHARED, fd, 0);
+  }
+  close(fd);
+  if (address == MAP_FAILED) return holders;
+  const auto* segment = static_cast<const SessionSegment*>(address);
+  if (segment->magic == kMagic) {
+    for (uint32_t i = 0; i < std::min(segment->members_end, kMaxProcesses); ++i) {
+      const Member& member = segment->members[i];
+      const uint64_t bytes = __atomic_load_n(&member.used[device], __ATOMIC_RELAXED);
+      if (bytes != 0 && Alive(member)) holders.push_back({member.pid.load(std::memory_order_relaxed), bytes});
+    }
+  }
+  munmap(address, sizeof(SessionSegment));
+  return holders;
+}
+
+Session* Session::Join(const std::string& directory, const std::string& name, std::string* error) {
+  const std::string path = SessionPath(directory, name);
+  for (int attempt = 0;; ++attempt) {
+    const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0 || flock(fd, LOCK_EX) != 0) {
+      *error = "cannot open the session file " + path + ": " + strerror(errno) +
+               "; hostcuda needs a writable " + directory;
+      if (fd >= 0) close(fd);
+      return nullptr;
+    }
+    struct stat ours, named;
+    if (fstat(fd, &ours) != 0 || stat(path.c_str(), &named) != 0 || ours.st_ino != named.st_ino) {
+      close(fd);  // the last process of the session removed it between open and lock
+      if (attempt < 100) continue;
+      *error = "the session file " + path + " keeps being replaced; set HOSTCUDA_SESSION to a name of your own";
+      return nullptr;
+    }
+    if (ours.st_size < static_cast<off_t>(sizeof(SessionSegment)) && ftruncate(fd, sizeof(SessionSegment)) != 0) {
+      *error = "cannot size the session file " + path + ": " + strerror(errno) + "; free some space in " + directory;
+      close(fd);
+      return nullptr;
+    }
+    void* address = mmap(nullptr, sizeof(SessionSegment), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (address == MAP_FAILED) {
+      *error = "cannot map the session file " + path + ": " + strerror(errno);
+      close(fd);
+      return nullptr;
+    }
+    auto* segment = static_cast<SessionSegment*>(address);
+    if (segment->magic != kMagic) {
+      pthread_mutexattr_t attributes;
+      pthread_mutexattr_init(&attributes);
+      pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+      pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+      pthread_mutex_init(&segment->mutex, &attributes);
+      segment->bytes = sizeof(SessionSegment);
+      segment->magic = kMagic;
+    }
+    auto* session = new Session;
+    session->segment_ = segment;
+    session->fd_ = fd;
+    session->pid_ = getpid();
+    session->path_ = path;
+    session->Lock();
+    session->ReapLocked();
+    uint32_t index = 0;
+    while (index < kMaxProcesses && segment->members[index].pid.load(std::memory_order_relaxed) != 0) ++index;
+    if (index == kMaxProcesses) {
+      session->Unlock();
+      flock(fd, LOCK_UN);
+      *error = "more than 4096 processes use the session " + path + "; set HOSTCUDA_SESSION to separate jobs";
+      munmap(address, sizeof(SessionSegment));
+      close(fd);
+      delete session;
+      return nullptr;
+    }
+    Member& member = segment->members[index];
+    memset(member.used, 0, sizeof member.used);
+    member.start_time = ProcessStartTime(session->pid_);
+    member.pid.store(session->pid_, std::memory_order_release);
+    if (segment->members_end <= index) segment->members_end = index + 1;
+    session->self_ = index;
+    session->Unlock();
+    flock(fd, LOCK_UN);
+    return session;
+  }
+}
+
+void Session::Leave() {
+  if (getpid() != pid_) return;
+  // The file lock keeps a process from joining a file that is about to be removed.
+  if (flock(fd_, LOCK_EX) != 0) return;
+  Lock();
+  Member& member = segment_->members[self_];
+  for (int device = 0; device < kMaxDevices; ++device) {
+    segment_->used[device] -= member.used[device];
+    member.used[device] = 0;
+  }
+  member.pid.store(0, std::memory_order_release);
+  ReapLocked();
+  bool anyone = false;
+  for (uint32_t i = 0; i < segment_->members_end; ++i) {
+    anyone |= segment_->members[i].pid.load(std::memory_order_relaxed) != 0;
+  }
+  Unlock();
+  if (!anyone) unlink(path_.c_str());
+  flock(fd_, LOCK_UN);
+}
+
+void Session::Lock() {
+  const int result = pthread_mutex_lock(&segment_->mutex);
+  if (result == EOWNERDEAD) {
+    // Its owner died between two stores: the totals are the sums of the members by definition.
+    memset(segment_->used, 0, sizeof segment_->used);
+    for (uint32_t i = 0; i < segment_->members_end; ++i) {
+      for (int device = 0; device < kMaxDevices; ++device) {
+        segment_->used[device] += segment_->members[i].used[device];
+      }
+    }
+    pthread_mutex_consistent(&segment_->mutex);
+  }
+}
+
+void Session::Unlock() { pthread_mutex_unlock(&segment_->mutex); }
+
+void Session::ReapLocked() {
+  for (uint32_t i = 0; i < segment_->members_end; ++i) {
+    Member& member = segment_->members[i];
+    if (member.pid.load(std::memory_order_relaxed) == 0 || Alive(member)) continue;
+    for (int device = 0; device < kMaxDevices; ++device) {
+      segment_->used[device] -= member.used[device];
+      member.used[device] = 0;
+    }
+    member.pid.store(0, std::memory_order_relaxed);
+  }
+  last_reap_ns_.store(MonotonicNs(), std::memory_order_relaxed);
+}
+
+void Session::Reap() {
+  Lock();
+  ReapLocked();
+  Unlock();
+}
+
+std::atomic<uint32_t>* Session::Doorbell(uint32_t index) { return &segment_->members[index].doorbell; }
+std::atomic<uint32_t>* Session::Sleepers(uint32_t index) { return &segment_->members[index].sleepers; }
+
+void Session::Ring(uint32_t index) {
+  if (index >= kMaxProcesses) return;
+  Member& member = segment_->members[index];
+  member.doorbell.fetch_add(1, std::memory_order_seq_cst);
+  if (member.sleepers.load(std::memory_order_seq_cst) != 0) {
+    syscall(SYS_futex, &member.doorbell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  }
+}
+
+bool Session::Charge(int device, uint64_t bytes, uint64_t limit) {
+  Lock();
+  if (segment_->used[device] + bytes > limit) ReapLocked();
+  const bool fits = segment_->used[device] + bytes <= limit;
+  if (fits) {
+    segment_->members[self_].used[device] += bytes;
+    segment_->used[device] += bytes;
+  }
+  Unlock();
+  return fits;
+}
+
+void Session::Discharge(int device, uint64_t bytes) {
+  Lock();
+  segment_->members[self_].used[device] -= bytes;
+  segment_->used[device] -= bytes;
+  Unlock();
+}
+
+uint64_t Session::Used(int device) {
+  Lock();
+  if (MonotonicNs() - last_reap_ns_.load(std::memory_order_relaxed) > kReapIntervalNs) ReapLocked();
+  const uint64_t used = segment_->used[device];
+  Unlock();
+  return used;
+}
+
+uint64_t Session::UsedByThisProcess(int device) {
+  Lock();
+  const uint64_t used = segment_->members[self_].used[device];
+  Unlock();
+  return used;
+}
+
+}  // namespace hostcuda

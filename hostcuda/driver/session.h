@@ -1,0 +1,76 @@
+// The session: what hostcuda's processes of one user share. One small file in /dev/shm holds, for every process, its
+// doorbell and what it has allocated on each device.
+//
+// A process joins at cuInit and leaves at exit; the last one removes the file. A killed process's entry (process id and
+// start time) is reaped by whoever needs its memory or its place. Charges are made under one robust mutex.
+// Thread-safe. After fork the child is not a member: the driver refuses CUDA there.
+//
+//   Session* s = Session::Join(&error);
+//   if (s->Charge(device, bytes, limit)) ... s->Discharge(device, bytes);
+#ifndef HOSTCUDA_DRIVER_SESSION_H_
+#define HOSTCUDA_DRIVER_SESSION_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hostcuda/driver/options.h"
+
+namespace hostcuda {
+
+struct SessionSegment;
+
+class Session {
+ public:
+  static constexpr uint32_t kMaxProcesses = 4096;
+
+  /// Joins the session `name` in `directory` ("/dev/shm"); null, and a message with the remedy, where that fails.
+  static Session* Join(const std::string& directory, const std::string& name, std::string* error);
+  /// Gives back everything this process holds; the last process removes the file. Called once, at exit.
+  void Leave();
+
+  /// Index of this process's doorbell.
+  uint32_t self() const { return self_; }
+  std::atomic<uint32_t>* Doorbell(uint32_t index);
+  /// Counts threads asleep on the doorbell, so that ringing costs no system call where there is none.
+  std::atomic<uint32_t>* Sleepers(uint32_t index);
+  void Ring(uint32_t index);
+
+  /// Adds `bytes` to this process's account of `device`; false where all processes together would exceed `limit`.
+  bool Charge(int device, uint64_t bytes, uint64_t limit);
+  void Discharge(int device, uint64_t bytes);
+  /// What all live processes hold on `device`.
+  uint64_t Used(int device);
+  uint64_t UsedByThisProcess(int device);
+
+  struct Holder {
+    int pid;
+    uint64_t bytes;
+  };
+  /// Who holds memory on `device`, read without joining: empty where the session has no file.
+  static std::vector<Holder> Holders(const std::string& directory, const std::string& name, int device);
+
+  /// Drops the entries of processes that no longer exist.
+  void Reap();
+
+ private:
+  Session() = default;
+  void Lock();
+  void Unlock();
+  void ReapLocked();
+
+  SessionSegment* segment_ = nullptr;
+  uint32_t self_ = 0;
+  int fd_ = -1;
+  int pid_ = 0;
+  std::string path_;
+  std::atomic<uint64_t> last_reap_ns_{0};
+};
+
+/// Start time of process `pid` in clock ticks since boot; 0 where it is gone or a zombie.
+uint64_t ProcessStartTime(int pid);
+
+}  // namespace hostcuda
+
+#endif  // HOSTCUDA_DRIVER_SESSION_H_
