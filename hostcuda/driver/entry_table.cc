@@ -12,6 +12,7 @@
 
 #include "hostcuda/driver/entry.h"
 #include "hostcuda/driver/entry_points.h"
+#include "hostcuda/driver/gpu.h"
 #include "hostcuda/driver/module.h"
 #include "hostcuda/driver/options.h"
 #include "hostcuda/hostcuda.h"
@@ -198,9 +199,43 @@ HostcudaActivityObserver SetObserver(HostcudaActivityObserver observer) {
   hostcuda::Die("%s: %s is not implemented; run without the feature that calls it", library, function);
 }
 
+// Without cuInit: the options and the session's file are all they need.
+
+int DeviceCount() { return hostcuda::Options().devices; }
+
+CUresult DeviceInfo(int device, HostcudaDeviceInfo* info) {
+  if (info == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!hostcuda::ValidDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
+  const hostcuda::GpuModel& gpu = hostcuda::Gpu();
+  *info = {};
+  snprintf(info->name, sizeof info->name, "%s", gpu.name);
+  info->uuid = hostcuda::DeviceUuid(device);
+  hostcuda::DevicePciBusId(device, info->pci_bus_id, sizeof info->pci_bus_id);
+  info->major = gpu.major;
+  info->minor = gpu.minor;
+  info->multiprocessors = gpu.multiprocessors;
+  info->clock_khz = gpu.clock_khz;
+  info->memory_clock_khz = gpu.memory_clock_khz;
+  info->total_bytes = gpu.memory_bytes;
+  for (const auto& holder : hostcuda::Session::Holders("/dev/shm", hostcuda::Options().session, device)) {
+    info->used_bytes += holder.bytes;
+  }
+  return CUDA_SUCCESS;
+}
+
+int DeviceProcesses(int device, HostcudaDeviceProcess* processes, int capacity) {
+  if (!hostcuda::ValidDevice(device)) return 0;
+  const auto holders = hostcuda::Session::Holders("/dev/shm", hostcuda::Options().session, device);
+  for (int i = 0; i < std::min(capacity, static_cast<int>(holders.size())); ++i) {
+    processes[i] = {static_cast<uint32_t>(holders[static_cast<size_t>(i)].pid), holders[static_cast<size_t>(i)].bytes};
+  }
+  return static_cast<int>(holders.size());
+}
+
 const HostcudaTable kTable = {
     sizeof(HostcudaTable), HOSTCUDA_TABLE_VERSION, StreamEnqueue, StreamIdle, DoorbellSelf, DoorbellRing,
     LaunchNamed,           Values,                 NowNs,         SetObserver, Unimplemented,
+    DeviceCount,           DeviceInfo,             DeviceProcesses,
 };
 
 }  // namespace

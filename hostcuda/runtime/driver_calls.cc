@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <cstdio>
+#include <cstring>
 #include <type_traits>
 
 namespace hostcuda {
@@ -23,7 +24,10 @@ const DriverCalls* Calls() {
     }
     const auto resolve = [&](auto& function, const char* name) {
       void* address = nullptr;
-      if (found->get_proc_address(name, &address, CUDA_VERSION, CU_GET_PROC_ADDRESS_LEGACY_STREAM, nullptr) != CUDA_SUCCESS ||
+      // Of these two, version 13.0 added forms with other parameters that cuda.h does not give their plain names to.
+      const bool older = strcmp(name, "cuCtxGetDevice") == 0 || strcmp(name, "cuCtxSynchronize") == 0;
+      const int version = older ? 12080 : CUDA_VERSION;
+      if (found->get_proc_address(name, &address, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, nullptr) != CUDA_SUCCESS ||
           address == nullptr) {
         fprintf(stderr, "hostcuda: libcuda.so.1 does not know %s of CUDA %d\n", name, CUDA_VERSION);
         return false;

@@ -11,7 +11,8 @@ namespace {
 CUdeviceptr Address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 void* Pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 
-cudaError_t Answer(CUresult result, CUdeviceptr address, void** pointer) {
+// The address is read after the call: arguments are evaluated in any order, so it is passed by reference.
+cudaError_t Answer(CUresult result, const CUdeviceptr& address, void** pointer) {
   if (result == CUDA_SUCCESS) *pointer = Pointer(address);
   return Note(result);
 }
