@@ -175,10 +175,10 @@ Subgroup Communicator::Without(const std::vector<int>& excluded) {
 
 void Communicator::Ring(int rank) {
   Member& member = segment_->member(rank);
-  // The sleeper sets the flag, then looks once more; the ringer changes something, then looks at
-  // the flag: with a full fence on both sides one of them sees the other.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (member.waiting.load(std::memory_order_relaxed) != 0 && member.waiting.exchange(0) != 0) {
+  // The sleeper sets the flag, then looks once more; the ringer changes something, then takes the
+  // flag. Both are read-modify-writes of one word, so one comes first: either the ringer sees the
+  // flag, or the sleeper sees the change.
+  if (member.waiting.exchange(0, std::memory_order_acq_rel) != 0) {
     platform_.doorbell_ring(member.identity.doorbell);
   }
 }
@@ -247,8 +247,7 @@ Launch::Poll Launch::Advance(int stream, uint64_t now_ns, uint64_t* wake_at_ns) 
       do {
         while (comm.Advance(*this)) {
         }
-        self.waiting.store(1, std::memory_order_seq_cst);
-        std::atomic_thread_fence(std::memory_order_seq_cst);
+        self.waiting.exchange(1, std::memory_order_acq_rel);
       } while (comm.Advance(*this));
       if (comm.Complete(*this) || comm.Failed(now_ns)) break;
       // Not before everything that has come was looked at: a member may have left after its last

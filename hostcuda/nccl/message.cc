@@ -27,8 +27,7 @@ bool Communicator::PostLetters() {
     }
     Mailbox box = segment_->MailboxOf(to);
     if (!box.Push(letter->second)) {
-      segment_->member(to).wants_mailbox_space.store(1);
-      std::atomic_thread_fence(std::memory_order_seq_cst);
+      segment_->member(to).wants_mailbox_space.exchange(1);
       if (!box.Push(letter->second)) {
         full.insert(to);
         ++letter;
@@ -56,7 +55,6 @@ bool Communicator::OpenMailbox() {
       break;
     }
   }
-  std::atomic_thread_fence(std::memory_order_seq_cst);
   if (opened && segment_->self().wants_mailbox_space.exchange(0) != 0) RingAll(true);
   return opened;
 }

@@ -820,7 +820,8 @@ TEST_F(NcclTest, JoiningIsChecked) {
   RunRanks(2, [&](int rank) {
     ncclComm_t comm = nullptr;
     EXPECT_NE(nccl().CommInitRank(&comm, 2 + rank, id_, rank), ncclSuccess) << "another size";
-    EXPECT_NE(std::string(nccl().GetLastError(nullptr)).find("of 3 ranks"), std::string::npos)
+    EXPECT_NE(std::string(nccl().GetLastError(nullptr)).find(" joins a communicator of "),
+              std::string::npos)
         << nccl().GetLastError(nullptr);
     EXPECT_EQ(comm, nullptr);
   });
@@ -898,14 +899,16 @@ TEST_F(NcclTest, MismatchedCallsNameBothOnAllRanks) {
       SCOPED_TRACE(test.what);
       auto* data = static_cast<int*>(DeviceAlloc(64));
       ASSERT_NCCL(nccl().AllReduce(data, data, 1, ncclInt32, ncclSum, comm, stream));
-      ASSERT_NCCL(test.call(rank, data, comm, stream));
+      // A slow rank may learn of it before its own call.
+      const ncclResult_t called = test.call(rank, data, comm, stream);
+      EXPECT_TRUE(called == ncclSuccess || called == ncclInvalidUsage) << called;
       EXPECT_EQ(AwaitAsyncError(comm, 5), ncclInvalidUsage);
       const std::string text = nccl().GetLastError(comm);
       for (const char* part : test.texts) EXPECT_NE(text.find(part), std::string::npos) << text;
       EXPECT_NE(text.find("rank 2"), std::string::npos) << text;
       EXPECT_EQ(nccl().AllReduce(data, data, 1, ncclInt32, ncclSum, comm, stream), ncclInvalidUsage)
           << "the communicator is lost";
-      if (rank == 1 && strcmp(test.what, "message") == 0) return;
+      if (called != ncclSuccess || (rank == 1 && strcmp(test.what, "message") == 0)) return;
       EXPECT_NE(Synchronize(stream), 0) << "streams fail, they do not hang";
     });
   }

@@ -20,10 +20,14 @@ void RunRanks(int ranks, const std::function<void(int)>& body,
     const pid_t process = fork();
     ASSERT_GE(process, 0);
     if (process == 0) {
+      // Failures of earlier ranks were inherited.
+      const ::testing::TestResult& result =
+          *::testing::UnitTest::GetInstance()->current_test_info()->result();
+      const int inherited = result.total_part_count();
       StartMachine(rank);
       body(rank);
       fflush(nullptr);
-      _exit(::testing::Test::HasFailure() ? 1 : 0);
+      _exit(result.total_part_count() > inherited ? 1 : 0);
     }
     processes.push_back(process);
   }
