@@ -38,8 +38,8 @@ BLAS_COMPUTE = (
     r"gemvStridedBatched|trsmBatched|getrfBatched|getrsBatched|getriBatched|geqrfBatched|gelsBatched|matinvBatched")
 SOLVER_COMPUTE = (
     r"potrf|potrs|potri|potrfBatched|potrsBatched|getrf|getrs|geqrf|orgqr|ungqr|ormqr|unmqr|orgbr|ungbr|orgtr|ungtr|ormtr|unmtr|"
-    r"sytrf|sytrs|sytri|hetrf|sytrd|hetrd|gebrd|syevd|heevd|syevdx|heevdx|syevj|heevj|syevBatched|syevjBatched|heevjBatched|"
-    r"sygvd|hegvd|sygvdx|hegvdx|sygvj|hegvj|gesvd|gesvdp|gesvdr|gesvdj|gesvdjBatched|gesvdaStridedBatched|geev|larft|laswp|lauum|"
+    r"sytrf|sytrs|sytri|hetrf|sytrd|hetrd|gebrd|syevd|heevd|syevj|heevj|syevBatched|syevjBatched|heevjBatched|"
+    r"sygvd|hegvd|sygvj|hegvj|gesvd|gesvdp|gesvdr|gesvdj|gesvdjBatched|gesvdaStridedBatched|geev|larft|laswp|lauum|"
     r"trtri")
 
 # One entry a library: SONAME and version node, headers, which exports belong to the API, the status type with its success and
@@ -59,7 +59,10 @@ LIBRARIES = {
             "result": r"cublas([SDCZ](dot[uc]?|nrm2|asum)|(Sc|Dz)(nrm2|asum)|I[sdcz]ama[xi]n?|I[sdcz]amin|Dot(c)?Ex|Nrm2Ex|AsumEx|IamaxEx|IaminEx)(_v2)?(_64)?",
             "compute": rf"cublas((S|D|C|Z|Cs|Zd)({BLAS_COMPUTE})|(Axpy|Scal|Rot|Copy|Swap)Ex|C(syrk|herk)(Ex|3mEx))(_v2)?(_64)?",
         },
-        zero={r"cublas[SDCZ](getrs|gels)Batched(_64)?": "info"}),
+        # `info` of these is on the host and only says that the arguments were valid.
+        roles={r"cublas[SDCZ](getrs|gels|geqrf)Batched(_64)?": {"info": "zero_out"},
+               r"cublas[SDCZ](getrf|getri|matinv)Batched(_64)?": {"info": "device_status"},
+               r"cublas[SDCZ]gelsBatched": {"devInfoArray": "device_status"}}),
     "libcublasLt": dict(
         soname="libcublasLt.so.13", node="libcublasLt.so.13", headers=["cublasLt.h"], symbols=r"cublasLt\w+",
         status="cublasStatus_t", not_supported=15, version=("CUBLAS_VER_MAJOR", "CUBLAS_VER_MINOR", "CUBLAS_VER_PATCH"),
@@ -114,7 +117,9 @@ LIBRARIES = {
             "get": r"cusolverDnGetStream",
             "compute": rf"cusolverDn[SDCZX]({SOLVER_COMPUTE})",
             "version": r"cusolverGetVersion", "property": r"cusolverGetProperty",
-        }),
+        },
+        roles={r"cusolverDn\w+": {"devInfo": "device_status", "info": "device_status", "d_info": "device_status", "infoArray": "device_status"},
+               r"cusolverDn[SDCZ]gesvdaStridedBatched": {"h_R_nrmF": "nan_out"}}),
     "libcufft": dict(
         soname="libcufft.so.12", node="libcufft.so.12", headers=["cufft.h", "cufftXt.h"], symbols=r"cufft\w+", status="cufftResult",
         not_supported=16, version=("CUFFT_VER_MAJOR", "CUFFT_VER_MINOR", "CUFFT_VER_PATCH"), policies={}),
@@ -308,9 +313,9 @@ def describe(library, spec, includes, directories):
             returns = "text"
         parameters = [headers.parameter(p, i) for i, p in enumerate(cursor.get_arguments())]
         policy = policy_of(name, spec)
-        for pattern, zeroed in spec.get("zero", {}).items():
+        for pattern, roles in spec.get("roles", {}).items():
             if re.fullmatch(pattern, name):
-                parameters = [p.replace(":out:", ":zero_out:") if p.split(":")[0] == zeroed else p for p in parameters]
+                parameters = [p.replace(":out:", f":{roles[label]}:") if (label := p.split(":")[0]) in roles else p for p in parameters]
         functions.append({"name": name, "returns": returns, "policy": policy, "params": parameters})
     data = sorted((n, size) for n, size in symbols.items() if size != "function" and re.fullmatch(spec["symbols"], n))
     head = {"library": library, "soname": spec["soname"], "node": spec.get("node", ""), "status": spec["status"], "success": 0,

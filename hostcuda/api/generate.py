@@ -20,7 +20,8 @@ import sys
 ROLES = {
     "": "HOSTCUDA_POINTER", "callback": "HOSTCUDA_POINTER", "stream": "HOSTCUDA_STREAM", "streams": "HOSTCUDA_STREAMS",
     "handle": "HOSTCUDA_HANDLE", "handle_out": "HOSTCUDA_HANDLE_OUT", "object": "HOSTCUDA_OBJECT", "object_out": "HOSTCUDA_OBJECT_OUT",
-    "size_out": "HOSTCUDA_SIZE_OUT", "zero_out": "HOSTCUDA_ZERO_OUT", "out": "HOSTCUDA_OUT",
+    "size_out": "HOSTCUDA_SIZE_OUT", "zero_out": "HOSTCUDA_ZERO_OUT", "nan_out": "HOSTCUDA_NAN_OUT",
+    "device_status": "HOSTCUDA_DEVICE_STATUS", "out": "HOSTCUDA_OUT",
 }
 GENERIC = {"size": "HostcudaSize", "create": "HostcudaCreate", "destroy": "HostcudaDestroy", "set": "HostcudaSet", "get": "HostcudaGet",
            "compute": "HostcudaCompute", "result": "HostcudaResult", "version": "HostcudaVersion", "property": "HostcudaProperty"}
@@ -107,7 +108,7 @@ def function_source(api, function, index):
                 constant, value = "HOSTCUDA_INTEGER", f"(int64_t)a{i}"
             else:
                 constant, value = ROLES[role], f"(int64_t)(intptr_t)a{i}"
-            width = int(re.sub(r"\D", "", type_)) // 8 if role in ("size_out", "out", "zero_out") and re.fullmatch(r"[iuf]\d+", type_) else 0
+            width = int(re.sub(r"\D", "", type_)) // 8 if re.fullmatch(r"[iuf]\d+", type_) else 0
             rows.append(f'{{"{label}", "{type_ if "handle" in role or "object" in role else ""}", {constant}, {width}}}')
             values.append(value)
         return (f"{call}int {name}({declared}) {{\n  static const struct HostcudaParameter parameters[] = {{{', '.join(rows)}}};\n"
@@ -176,7 +177,7 @@ Every export of the real libraries is there. A function is either written by han
 
 | policy | a call |
 |---|---|
-| compute | launches a kernel that exists by name only ([its grammar](kernel-names.md)); memory stays untouched. With `values cpu` the value layer computes over it. |
+| compute | launches a kernel that exists by name only ([its grammar](kernel-names.md)); memory stays untouched, but for the status words of factorizations (`devInfo`), which become 0 (no numerical failure) in stream order. With `values cpu` the value layer computes over it. |
 | result | the same, where the result goes to device memory; with a host result it is unsupported |
 | size | answers the size: 0, because hostcuda's libraries need no workspace |
 | create, destroy, set, get | works on a handle that remembers its attributes; `get` of an unknown attribute is unsupported |

@@ -57,9 +57,12 @@ enum HostcudaRole {
   HOSTCUDA_HANDLE_OUT,  // where a created handle goes
   HOSTCUDA_OBJECT,      // storage of the caller that holds a pointer to a generic object
   HOSTCUDA_OBJECT_OUT,
-  HOSTCUDA_SIZE_OUT,  // integer of `width` bytes that a size goes to
-  HOSTCUDA_ZERO_OUT,  // host integer that a successful call sets to 0
-  HOSTCUDA_OUT,       // other scalar result of `width` bytes
+  HOSTCUDA_SIZE_OUT,       // integer of `width` bytes that a size goes to
+  HOSTCUDA_ZERO_OUT,       // host integer that a successful call sets to 0
+  HOSTCUDA_NAN_OUT,        // host doubles, one a batch entry, that are not computed
+  HOSTCUDA_DEVICE_STATUS,  // device integers, one a batch entry, that say whether the computation
+                           // failed
+  HOSTCUDA_OUT,            // other scalar result of `width` bytes
 };
 
 struct HostcudaParameter {

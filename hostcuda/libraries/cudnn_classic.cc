@@ -579,8 +579,11 @@ cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t handle, cudnnRNNDescriptor_t
                                       int32_t linear, cudnnTensorDescriptor_t matrix,
                                       void** matrix_address, cudnnTensorDescriptor_t bias,
                                       void** bias_address) {
-  if (!Valid(handle) || !Valid(r) || !matrix_address || !bias_address)
-    return CUDNN_STATUS_BAD_PARAM;
+  // PyTorch asks for the matrix or for the bias, with null for the other.
+  if (!Valid(handle) || !Valid(r)) return CUDNN_STATUS_BAD_PARAM;
+  void* unused = nullptr;
+  if (!matrix_address) matrix_address = &unused;
+  if (!bias_address) bias_address = &unused;
   const int gates = Gates(r->cell),
             last = 2 * gates + (Projects(*r) && r->cell == CUDNN_LSTM ? 1 : 0);
   if (pseudo_layer < 0 || pseudo_layer >= PseudoLayers(*r) || linear < 0 || linear >= last)

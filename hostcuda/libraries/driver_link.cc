@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <unordered_map>
 
 namespace hostcuda {
@@ -42,6 +44,22 @@ GetProcAddress Resolver() noexcept {
     return reinterpret_cast<GetProcAddress>(resolve);
   }();
   return resolver;
+}
+
+// Memory that a task of a stream clears. hostcuda's device memory is the process's own, so it is
+// written directly.
+struct Clearing {
+  void* memory;
+  size_t bytes;
+};
+int Clear(void* context, uint64_t, uint64_t*) {
+  const auto* clearing = static_cast<Clearing*>(context);
+  memset(clearing->memory, 0, clearing->bytes);
+  return HOSTCUDA_TASK_DONE;
+}
+void ReleaseClearing(void* context) { delete static_cast<Clearing*>(context); }
+void* CloneClearing(void* context) {
+  return new (std::nothrow) Clearing(*static_cast<Clearing*>(context));
 }
 
 }  // namespace
@@ -114,6 +132,14 @@ CUresult LaunchNamed(CUstream stream, const std::string& name, const Grid& grid)
   if (!table) return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
   if (CUresult status = EnsureContext(); status != CUDA_SUCCESS) return status;
   return table->launch_named(stream, name.c_str(), grid.grid, grid.block, grid.shared_bytes);
+}
+
+CUresult ClearOnStream(CUstream stream, void* memory, size_t bytes) noexcept {
+  const HostcudaTable* table = Table();
+  if (!table) return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+  auto* clearing = new (std::nothrow) Clearing{memory, bytes};
+  if (!clearing) return CUDA_ERROR_OUT_OF_MEMORY;
+  return table->stream_enqueue(stream, nullptr, Clear, ReleaseClearing, CloneClearing, clearing);
 }
 
 }  // namespace hostcuda

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -157,9 +158,23 @@ int Compute(const Call& c) {
       extent[0] > (uint64_t{1} << 40) / extent[1] ? uint64_t{1} << 40 : extent[0] * extent[1];
   if (LaunchNamed(stream, name, GridFor(elements)) != CUDA_SUCCESS)
     return c.Library().execution_failed;
+  int64_t batch = 1;
   for (int i = 0; i < c.count; ++i) {
-    if (c.parameters[i].role == HOSTCUDA_ZERO_OUT && c.Pointer(i))
-      Store(c.Pointer(i), c.parameters[i].width, 0);
+    if (std::string_view(c.parameters[i].name) == "batchSize")
+      batch = std::max<int64_t>(c.args[i], 1);
+  }
+  // The one status word of potrsBatched is not an array.
+  if (c.Function().find("potrsBatched") != std::string_view::npos) batch = 1;
+  for (int i = 0; i < c.count; ++i) {
+    const HostcudaParameter& p = c.parameters[i];
+    if (!c.Pointer(i)) continue;
+    if (p.role == HOSTCUDA_ZERO_OUT) Store(c.Pointer(i), p.width, 0);
+    if (p.role == HOSTCUDA_NAN_OUT)
+      std::fill_n(static_cast<double*>(c.Pointer(i)), batch,
+                  std::numeric_limits<double>::quiet_NaN());
+    if (p.role == HOSTCUDA_DEVICE_STATUS &&
+        ClearOnStream(stream, c.Pointer(i), static_cast<size_t>(batch) * p.width) != CUDA_SUCCESS)
+      return c.Library().execution_failed;
   }
   return kSuccess;
 }

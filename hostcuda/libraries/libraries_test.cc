@@ -220,7 +220,7 @@ TEST_F(LibrariesTest, SolverSizesAreZeroAndFactorizationsLaunch) {
   cusolverDnHandle_t handle;
   ASSERT_EQ(CALL(solver, cusolverDnCreate)(&handle), CUSOLVER_STATUS_SUCCESS);
   CALL(solver, cusolverDnSetStream)(handle, FakeStream(5));
-  int lwork = 77, info;
+  int lwork = 77, info = 99;
   float a[4];
   EXPECT_EQ(CALL(solver, cusolverDnSpotrf_bufferSize)(handle, CUBLAS_FILL_MODE_LOWER, 4096, a, 4096,
                                                       &lwork),
@@ -230,6 +230,7 @@ TEST_F(LibrariesTest, SolverSizesAreZeroAndFactorizationsLaunch) {
                                            &info),
             CUSOLVER_STATUS_SUCCESS);
   EXPECT_THAT(Names(), ElementsAre("hostcusolver_cusolverDnSpotrf_uplo1_n4096"));
+  EXPECT_EQ(info, 0);  // no numerical failure
   EXPECT_EQ(Launches()[0].stream, FakeStream(5));
   EXPECT_EQ(CALL(solver, cusolverDnSpotrf)(nullptr, CUBLAS_FILL_MODE_UPPER, 4, a, 4, a, 0, &info),
             CUSOLVER_STATUS_NOT_INITIALIZED);

@@ -17,6 +17,13 @@ CUresult LaunchNamed(CUstream stream, const char* name, const uint32_t grid[3],
   g_launches.push_back(launch);
   return CUDA_SUCCESS;
 }
+CUresult StreamEnqueue(CUstream, const char*, HostcudaTaskPoll poll, HostcudaTaskRelease release,
+                       void* (*)(void*), void* context) {
+  uint64_t wake_at_ns = UINT64_MAX;
+  poll(context, g_now_ns, &wake_at_ns);
+  release(context);
+  return CUDA_SUCCESS;
+}
 uint64_t NowNs() { return g_now_ns; }
 HostcudaActivityObserver SetObserver(HostcudaActivityObserver observer) {
   HostcudaActivityObserver old = g_observer;
@@ -49,6 +56,7 @@ HostcudaTable MakeTable() {
   HostcudaTable table{};
   table.size = sizeof table;
   table.version = HOSTCUDA_TABLE_VERSION;
+  table.stream_enqueue = StreamEnqueue;
   table.launch_named = LaunchNamed;
   table.now_ns = NowNs;
   table.set_activity_observer = SetObserver;
