@@ -9,6 +9,7 @@
 
 namespace prism::cli {
 
+std::unique_ptr<Verb> MakeCaptureVerb();
 std::unique_ptr<Verb> MakeInspectVerb();
 std::unique_ptr<Verb> MakeDoctorVerb();
 

@@ -18,15 +18,16 @@ struct Format {
   int exponent_bits;
   int mantissa_bits;
   bool infinity;  // false: the all-ones exponent holds numbers, only the all-ones pattern is NaN
+  uint32_t nan;   // the canonical one
 
   constexpr int bias() const { return (1 << (exponent_bits - 1)) - 1; }
   constexpr uint32_t sign_bit() const { return 1u << (exponent_bits + mantissa_bits); }
   constexpr uint32_t all_ones() const { return sign_bit() - 1; }
   constexpr uint32_t infinity_bits() const { return ((1u << exponent_bits) - 1) << mantissa_bits; }
 };
-constexpr Format kHalf{5, 10, true};
-constexpr Format kE4M3{4, 3, false};
-constexpr Format kE5M2{5, 2, true};
+constexpr Format kHalf{5, 10, true, 0x7e00};
+constexpr Format kE4M3{4, 3, false, 0x7f};
+constexpr Format kE5M2{5, 2, true, 0x7f};
 
 // Decodes from the definition: (-1)^s 2^(e-bias) 1.m, subnormals (-1)^s 2^(1-bias) 0.m. Exact in
 // float.
@@ -52,13 +53,9 @@ uint32_t Encode(const Format& format, float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 31) != 0 ? format.sign_bit() : 0;
   const uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) {
-    return sign | (format.infinity ? format.infinity_bits() | (1u << (format.mantissa_bits - 1))
-                                   : format.all_ones());
-  }
-  if (magnitude == 0x7f800000u) {
-    return sign | (format.infinity ? format.infinity_bits() : format.all_ones());
-  }
+  // A NaN is canonical and without a sign, one that stands for an overflow too.
+  if (magnitude > 0x7f800000u) return format.nan;
+  if (magnitude == 0x7f800000u) return format.infinity ? sign | format.infinity_bits() : format.nan;
   const int exponent = static_cast<int>(magnitude >> 23) - 127;
   const int lowest = 1 - format.bias();
   // Below half of the smallest subnormal everything is zero; it also keeps the shift in range.
@@ -75,7 +72,7 @@ uint32_t Encode(const Format& format, float value) {
           ? rounded
           : (static_cast<uint32_t>(exponent + format.bias() - 1) << format.mantissa_bits) + rounded;
   if (format.infinity) return sign | std::min(result, format.infinity_bits());
-  return sign | std::min(result, format.all_ones());
+  return result >= format.all_ones() ? format.nan : sign | result;
 }
 
 template <typename Bits>
@@ -93,7 +90,12 @@ struct Plain {
   using Accumulator =
       std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
   static Accumulator Load(T value) { return static_cast<Accumulator>(value); }
-  static T Store(Accumulator value) { return static_cast<T>(value); }
+  static T Store(Accumulator value) {
+    if constexpr (std::is_floating_point_v<T>) {
+      if (std::isnan(value)) return std::numeric_limits<T>::quiet_NaN();
+    }
+    return static_cast<T>(value);
+  }
   static bool Less(Accumulator a, Accumulator b) { return static_cast<T>(a) < static_cast<T>(b); }
 };
 struct HalfElement {
@@ -245,7 +247,7 @@ float FloatFromBfloat16(uint16_t bits) {
 }
 uint16_t Bfloat16FromFloat(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0;
   // Half of the last place, less one where the kept part is even: carries exactly when rounding
   // goes up.
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
@@ -300,6 +302,10 @@ absl::Status ReduceElements(const ReductionSpec& spec, const std::vector<const v
                                            spec.scalar_bits.size(), inputs.size(),
                                            ReductionName(static_cast<uint32_t>(spec.reduction))));
   }
+  if (ElementBytes(static_cast<uint32_t>(spec.dtype)) == 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("ncclDataType_t {} is not a type", static_cast<uint32_t>(spec.dtype)));
+  }
   switch (spec.reduction) {
     case Reduction::kSum:
     case Reduction::kProd:
@@ -311,6 +317,14 @@ absl::Status ReduceElements(const ReductionSpec& spec, const std::vector<const v
     default:
       return absl::InvalidArgumentError(
           fmt::format("ncclRedOp_t {} is not a reduction", static_cast<uint32_t>(spec.reduction)));
+  }
+  if (inputs.size() == 1 && spec.reduction != Reduction::kPreMulSum) {
+    // As NCCL does: the bytes are copied, a signalling NaN stays one.
+    const uint64_t bytes = count * ElementBytes(static_cast<uint32_t>(spec.dtype));
+    for (void* output : outputs) {
+      if (output != inputs[0] && bytes != 0) std::memmove(output, inputs[0], bytes);
+    }
+    return absl::OkStatus();
   }
   switch (spec.dtype) {
     case DataType::kInt8:
@@ -350,8 +364,7 @@ absl::Status ReduceElements(const ReductionSpec& spec, const std::vector<const v
       Reduce<E5M2Element>(spec, inputs, outputs, count);
       return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      fmt::format("ncclDataType_t {} is not a type", static_cast<uint32_t>(spec.dtype)));
+  return absl::InternalError("a type without a reduction");
 }
 
 }  // namespace prism::coordinator

@@ -185,12 +185,42 @@ TEST(ArithmeticTest, RoundsToNearestEven) {
 TEST(ArithmeticTest, OverflowIsNanInE4M3AndInfinityElsewhere) {
   EXPECT_EQ(E4M3FromFloat(464.0f), 0x7e);  // the tie with what would be 480
   EXPECT_EQ(E4M3FromFloat(std::nextafter(464.0f, kInf)), 0x7f);
-  EXPECT_EQ(E4M3FromFloat(-kInf), 0xff);
+  EXPECT_EQ(E4M3FromFloat(-kInf), 0x7f);
   EXPECT_EQ(E5M2FromFloat(61440.0f), 0x7c);
   EXPECT_EQ(E5M2FromFloat(std::nextafter(61440.0f, 0.0f)), 0x7b);
   EXPECT_EQ(HalfFromFloat(65520.0f), 0x7c00);
   EXPECT_EQ(HalfFromFloat(1e-40f), 0);
   EXPECT_EQ(ReduceAll<uint8_t>(DataType::kFloat8E4M3, Reduction::kSum, {{0x7e}, {0x7e}})[0], 0x7f);
+}
+
+TEST(ArithmeticTest, StoredNanIsCanonical) {
+  const float negative = std::bit_cast<float>(0xffc12345u);
+  EXPECT_EQ(std::bit_cast<uint32_t>(
+                ReduceAll<float>(DataType::kFloat32, Reduction::kSum, {{negative}, {1}})[0]),
+            0x7fc00000u);
+  EXPECT_EQ(std::bit_cast<uint64_t>(
+                ReduceAll<double>(DataType::kFloat64, Reduction::kMax, {{1}, {-std::nan("7")}})[0]),
+            0x7ff8000000000000u);
+  EXPECT_EQ(ReduceAll<uint16_t>(DataType::kFloat16, Reduction::kSum, {{0xfe01}, {0}})[0], 0x7e00);
+  EXPECT_EQ(ReduceAll<uint16_t>(DataType::kBfloat16, Reduction::kSum, {{0xffff}, {0}})[0], 0x7fc0);
+  EXPECT_EQ(ReduceAll<uint8_t>(DataType::kFloat8E4M3, Reduction::kSum, {{0xfe}, {0xfe}})[0], 0x7f);
+  EXPECT_EQ(ReduceAll<uint8_t>(DataType::kFloat8E5M2, Reduction::kSum, {{0xff}, {0}})[0], 0x7f);
+}
+
+TEST(ArithmeticTest, EqualZerosKeepTheLowerRanksSign) {
+  for (const Reduction reduction : {Reduction::kMin, Reduction::kMax}) {
+    EXPECT_TRUE(
+        std::signbit(ReduceAll<float>(DataType::kFloat32, reduction, {{-0.0f}, {0.0f}})[0]));
+    EXPECT_FALSE(
+        std::signbit(ReduceAll<float>(DataType::kFloat32, reduction, {{0.0f}, {-0.0f}})[0]));
+  }
+}
+
+TEST(ArithmeticTest, OneRankCopiesButPreMulSumScales) {
+  EXPECT_EQ(ReduceAll<uint16_t>(DataType::kBfloat16, Reduction::kSum, {{0xff81}})[0], 0xff81);
+  EXPECT_EQ(
+      ReduceAll<uint16_t>(DataType::kBfloat16, Reduction::kPreMulSum, {{0x4040}}, {0x4000})[0],
+      0x40c0);
 }
 
 TEST(ArithmeticTest, UnknownTypeOrReductionIsRefused) {

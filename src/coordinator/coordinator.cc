@@ -261,6 +261,19 @@ absl::Status Coordinator::OnPacket(ClientId id, std::string_view bytes, int64_t 
           status = absl::OkStatus();
         }
         break;
+      case Message::kRefuse:
+        // The rank's own shims found that they can not do their work there.
+        if (const auto* p = As<wire::Refuse>(bytes)) {
+          Diagnosis diagnosis;
+          diagnosis.kind = "interception";
+          diagnosis.headline =
+              fmt::format("rank {}: {}", client.rank,
+                          std::string(p->reason, strnlen(p->reason, sizeof p->reason)));
+          diagnosis.hint = "'prism doctor' shows which libraries a program gets";
+          Fail(std::move(diagnosis));
+          return absl::OkStatus();
+        }
+        break;
       case Message::kBye:
         if (const auto* p = As<wire::Bye>(bytes)) {
           RankState& state = ranks_[client.rank];
@@ -908,6 +921,8 @@ void Coordinator::OnDisconnect(ClientId id, int64_t now_ns) {
   gone_ns_.try_emplace(client.rank, now_ns);
 }
 
+void Coordinator::ExpectWorld(uint32_t world) { rules_.world = world; }
+
 void Coordinator::OnRankStarted(uint32_t rank, int pid) {
   pids_[rank] = pid;
   RankState& state = ranks_[rank];
@@ -1006,11 +1021,6 @@ std::map<uint32_t, int> Coordinator::Processes() const {
       processes[rank] = pid;
   }
   return processes;
-}
-
-bool Coordinator::AnyConnected() const {
-  return std::any_of(clients_.begin(), clients_.end(),
-                     [](const auto& entry) { return !entry.second->gone; });
 }
 
 const Arena* Coordinator::ArenaOf(ClientId id) const {

@@ -91,6 +91,7 @@ class Coordinator {
   void OnBells(int64_t now_ns);
 
   /// The supervisor's view: processes that it started, and how they ended.
+  void ExpectWorld(uint32_t world);
   void OnRankStarted(uint32_t rank, int pid);
   void OnRankEnded(uint32_t rank, const ProcessEnd& end, int64_t now_ns);
 
@@ -108,7 +109,7 @@ class Coordinator {
   uint32_t world() const { return rules_.world; }
   /// Process of each rank that is connected, or was started.
   std::map<uint32_t, int> Processes() const;
-  bool AnyConnected() const;
+  bool EverConnected() const { return !clients_.empty(); }
   uint64_t operations() const { return operations_; }
   /// The matching table: communicators, what ran on them, how much memory moved, peaks of the
   /// ranks' ledgers.

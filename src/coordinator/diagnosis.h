@@ -30,8 +30,8 @@ struct Party {
 };
 
 struct Diagnosis {
-  std::string
-      kind;  // mismatch | missing | cycle | raised | died | exited | communicator | internal
+  std::string kind;  // mismatch | missing | cycle | raised | died | exited | communicator |
+                     // interception | internal
   std::string headline;
   uint32_t comm = 0;                 // 0: none concerned
   std::vector<uint32_t> comm_ranks;  // world ranks of that communicator

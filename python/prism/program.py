@@ -1,0 +1,192 @@
+"""The user's program and the rank that runs it: everything that happens in a rank's process before and around user code."""
+
+import ctypes
+import importlib
+import json
+import os
+import runpy
+import sys
+import traceback
+import types
+
+
+class Program:
+    """What to run: a script, a module (-m), or code (-c), with its arguments."""
+
+    def __init__(self, kind, target, arguments):
+        self.kind, self.target, self.arguments = kind, target, list(arguments)
+
+    @classmethod
+    def from_python_command(cls, arguments):
+        """`arguments` are those behind the interpreter and its flags."""
+        if not arguments:
+            raise SystemExit("prism: python needs a script, -m or -c; an interactive interpreter cannot be captured")
+        if arguments[0] in ("-m", "-c"):
+            if len(arguments) < 2:
+                raise SystemExit(f"prism: python {arguments[0]} needs an argument")
+            return cls("module" if arguments[0] == "-m" else "code", arguments[1], arguments[2:])
+        return cls("script", arguments[0], arguments[1:])
+
+    def to_json(self):
+        return {"kind": self.kind, "target": self.target, "arguments": self.arguments}
+
+    @classmethod
+    def from_json(cls, json_object):
+        return cls(json_object["kind"], json_object["target"], json_object["arguments"])
+
+    def source_path(self):
+        """The file whose imports tell what is worth importing before the fork; None where there is none."""
+        if self.kind == "script":
+            path = os.path.join(self.target, "__main__.py") if os.path.isdir(self.target) else self.target
+            return path if os.path.isfile(path) else None
+        if self.kind == "module":
+            try:
+                sys.path.insert(0, os.getcwd())
+                spec = importlib.util.find_spec(self.target)
+                return spec.origin if spec and spec.origin and spec.origin.endswith(".py") else None
+            except (ImportError, ValueError, AttributeError):
+                return None
+            finally:
+                del sys.path[0]
+        return None
+
+    def run(self):
+        """Runs it as __main__, as the interpreter would; returns when it returns, raises what it raises."""
+        main = types.ModuleType("__main__")
+        main.__builtins__ = __builtins__
+        sys.modules["__main__"] = main
+        if self.kind == "module":
+            sys.argv = ["-m", *self.arguments]
+            sys.path.insert(0, os.getcwd())
+            runpy._run_module_as_main(self.target)
+            return
+        if self.kind == "code":
+            sys.argv = ["-c", *self.arguments]
+            sys.path.insert(0, "")
+            exec(compile(self.target, "<string>", "exec"), main.__dict__)
+            return
+        sys.argv = [self.target, *self.arguments]
+        if os.path.isdir(self.target) or not self.target.endswith((".py", ".pyw")) and _is_archive(self.target):
+            runpy.run_path(self.target, run_name="__main__")
+            return
+        sys.path.insert(0, os.path.dirname(os.path.realpath(self.target)))
+        try:
+            with open(self.target, "rb") as file:
+                source = file.read()
+        except OSError as error:
+            print(f"{sys.executable}: can't open file {os.path.abspath(self.target)!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
+            raise SystemExit(2) from None
+        main.__file__ = self.target
+        main.__cached__ = None
+        exec(compile(source, self.target, "exec"), main.__dict__)
+
+
+def _is_archive(path):
+    try:
+        with open(path, "rb") as file:
+            return file.read(2) == b"PK"
+    except OSError:
+        return False
+
+
+class Rank:
+    """One logical rank: `environment` is what its launcher would have set."""
+
+    def __init__(self, rank, environment, program):
+        self.rank, self.environment, self.program = rank, dict(environment), program
+
+    @classmethod
+    def from_environment(cls):
+        description = json.loads(os.environ.pop("PRISM_PROGRAM"))
+        return cls(description["rank"], {}, Program.from_json(description["program"]))
+
+    @property
+    def directory(self):
+        job = os.environ.get("PRISM_JOB")
+        return os.path.join(job, "ranks", f"{self.rank:05}") if job else None
+
+    def run(self):
+        """Becomes the rank, runs the program, and returns its exit code."""
+        os.environ.update(self.environment)
+        if self.directory:
+            os.makedirs(self.directory, exist_ok=True)
+        _begin()
+        self._reseed()
+        from _prism import observe
+
+        observe.install(self.directory)
+        try:
+            self.program.run()
+        except SystemExit:
+            raise
+        except BaseException as error:
+            self._record(error, observe)
+            # As the interpreter does it, less the frames that are not the user's.
+            error.__traceback__ = _user_traceback(error.__traceback__)
+            sys.excepthook(type(error), error, error.__traceback__)
+            if isinstance(error, KeyboardInterrupt):
+                return 130
+            return 1
+        return 0
+
+    def _record(self, error, observe):
+        try:
+            observe.note_exception(error)
+            text = traceback.format_exception(type(error), error, _user_traceback(error.__traceback__))
+            what = traceback.format_exception_only(type(error), error)[-1].strip()
+            if self.directory:
+                with open(os.path.join(self.directory, "error.json"), "w") as file:
+                    json.dump({"error": what, "traceback": "".join(text), "call_site": _call_site(error.__traceback__)}, file)
+        except Exception as failure:
+            observe.note_failure("error.json", failure)
+
+    def _reseed(self):
+        # `random` reseeds itself in a forked child; numpy's global generator does not, and was made by the zygote's import.
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and hasattr(numpy, "random"):
+            numpy.random.seed()
+
+
+def _begin():
+    """Tells the preloaded driver shim that this process is a rank now."""
+    socket = os.environ.get("PRISM_SOCKET")
+    if not socket:
+        return
+    preloaded = "libcuda.so.1" in os.environ.get("LD_PRELOAD", "")
+    try:
+        begin = ctypes.CDLL(None).prism_rank_begin
+    except AttributeError:
+        if preloaded:
+            raise SystemExit("prism: libcuda.so.1 is preloaded but has no prism_rank_begin: another library of that name came first") from None
+        return  # asked for: a job without CUDA, or one whose shims are loaded some other way
+    begin.argtypes, begin.restype = [ctypes.c_char_p], ctypes.c_int
+    if begin(socket.encode()) != 0:
+        raise SystemExit(125)
+
+
+def _is_users(frame):
+    filename = frame.f_code.co_filename
+    return not (
+        filename.startswith("<frozen")
+        or os.path.dirname(os.path.abspath(filename)) == os.path.dirname(os.path.abspath(__file__))
+        or os.path.basename(filename) == "runpy.py"
+    )
+
+
+def _user_traceback(tb):
+    """Drops the frames around the program."""
+    while tb is not None and not _is_users(tb.tb_frame):
+        tb = tb.tb_next
+    return tb
+
+
+def _call_site(tb):
+    """"train.py:12 in step < train.py:40 in main": innermost frames outside of installed packages."""
+    frames = []
+    while tb is not None:
+        filename = tb.tb_frame.f_code.co_filename
+        installed = "site-packages" in filename or "dist-packages" in filename or filename.startswith(os.path.dirname(os.__file__) + os.sep)
+        if _is_users(tb.tb_frame) and not installed:
+            frames.append(f"{os.path.basename(filename)}:{tb.tb_lineno} in {tb.tb_frame.f_code.co_name}")
+        tb = tb.tb_next
+    return " < ".join(reversed(frames[-3:]))

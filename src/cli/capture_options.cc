@@ -1,0 +1,107 @@
+#include "src/cli/capture_options.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "fmt/format.h"
+#include "src/base/suggest.h"
+
+namespace prism::cli {
+namespace {
+
+absl::Status OneOf(const char* flag, const std::string& value,
+                   const std::vector<std::string>& known) {
+  if (std::find(known.begin(), known.end(), value) != known.end()) return absl::OkStatus();
+  const std::string nearest = Nearest(value, known);
+  return WithHint(absl::InvalidArgumentError(
+                      fmt::format("{} '{}' is not one of {}", flag, value, fmt::join(known, ", "))),
+                  nearest.empty() ? fmt::format("{} {}", flag, known.front())
+                                  : fmt::format("did you mean '{}'?", nearest));
+}
+
+absl::StatusOr<uint64_t> ParseBytes(const char* flag, const std::string& text) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string unit(end, text.data() + text.size());
+  const std::pair<const char*, int> units[] = {
+      {"", 0}, {"B", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}};
+  for (const auto& [name, shift] : units) {
+    if (error == std::errc() && unit == name && number <= (UINT64_MAX >> shift))
+      return number << shift;
+  }
+  return WithHint(absl::InvalidArgumentError(fmt::format("{} '{}' is not a size", flag, text)),
+                  fmt::format("{} 4MiB", flag));
+}
+
+}  // namespace
+
+void CaptureFlags::AddTo(CLI::App& app) {
+  app.add_option("--job", job_, "Directory for everything that is kept")
+      ->capture_default_str()
+      ->type_name("DIR");
+  app.add_flag("--force", force_, "Replace an earlier job in that directory");
+  app.add_option("--target", target_, "Machine to emulate: GPUxCOUNT[:NODES]")
+      ->capture_default_str()
+      ->type_name("TARGET");
+  app.add_option("--device", device_,
+                 "What runs the kernels: host (no GPU), cuda, or none (a job without CUDA)")
+      ->capture_default_str()
+      ->type_name("WHAT");
+  app.add_option(
+         "--values", values_,
+         "What is computed on host: none, control (what control flow needs), cpu (everything)")
+      ->capture_default_str()
+      ->type_name("WHAT");
+  app.add_option("--exact-payload", exact_payload_,
+                 "Largest payload that really moves between ranks, for example 4MiB; all by "
+                 "default with values, 1MiB with none")
+      ->type_name("SIZE");
+  app.add_option("--tee", tee_, "Whose output is shown as well as kept: none, rank0, all")
+      ->capture_default_str()
+      ->type_name("WHOSE");
+  app.add_option("--launch", launch_,
+                 "How ranks of torchrun start: fork (from one interpreter), spawn, or auto")
+      ->capture_default_str()
+      ->type_name("HOW");
+  app.add_option("--patience", patience_s_,
+                 "Seconds for which a rank may sleep outside of any communication while all others "
+                 "wait; 0: for ever")
+      ->capture_default_str()
+      ->type_name("SECONDS");
+}
+
+absl::StatusOr<CaptureOptions> CaptureFlags::Options() const {
+  CaptureOptions options;
+  PRISM_RETURN_IF_ERROR(OneOf("--device", device_, {"host", "cuda", "none"}));
+  PRISM_RETURN_IF_ERROR(OneOf("--values", values_, {"none", "control", "cpu"}));
+  PRISM_RETURN_IF_ERROR(OneOf("--tee", tee_, {"none", "rank0", "all"}));
+  PRISM_RETURN_IF_ERROR(OneOf("--launch", launch_, {"auto", "fork", "spawn"}));
+  PRISM_ASSIGN_OR_RETURN(options.target, ParseTarget(target_));
+  if (patience_s_ < 0) {
+    return WithHint(
+        absl::InvalidArgumentError(fmt::format("--patience {} is negative", patience_s_)),
+        "--patience 0 waits for ever");
+  }
+  if (device_ == "none") {
+    options.device.reset();
+  } else {
+    options.device = device_ == "cuda" ? Device::kCuda : Device::kHost;
+  }
+  options.values = values_;
+  options.job = job_;
+  options.force = force_;
+  options.tee = tee_;
+  options.launch = launch_;
+  options.patience_s = patience_s_;
+  if (!exact_payload_.empty()) {
+    PRISM_ASSIGN_OR_RETURN(options.exact_payload_bytes,
+                           ParseBytes("--exact-payload", exact_payload_));
+  } else if (device_ == "host" && values_ == "none") {
+    // Nothing is computed, so only what programs read on the host has a meaning: sizes, splits,
+    // pickled objects.
+    options.exact_payload_bytes = 1 << 20;
+  }
+  return options;
+}
+
+}  // namespace prism::cli
