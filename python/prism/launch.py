@@ -154,7 +154,7 @@ class _Output:
         self.read_end, self.write_end = os.pipe2(os.O_CLOEXEC) if terminal is not None else (None, self.log)
         if self.read_end is not None:
             os.set_blocking(self.read_end, False)
-        self._line_started = False
+        self._unfinished = b""
 
     def started(self):
         """The child has its end."""
@@ -172,15 +172,14 @@ class _Output:
                 return False
             _write_all(self.log, data)
             if self.prefix:
-                lines = data.split(b"\n")
-                marked = []
-                for i, line in enumerate(lines):
-                    last = i == len(lines) - 1
-                    if line or not last:
-                        marked.append((b"" if self._line_started else self.prefix) + line + (b"" if last else b"\n"))
-                        self._line_started = last
-                data = b"".join(marked)
+                # Whole lines only: those of several ranks meet on the terminal.
+                *lines, self._unfinished = (self._unfinished + data).split(b"\n")
+                data = b"".join(self.prefix + line + b"\n" for line in lines)
             _write_all(self.terminal, data)
+
+    def finish(self):
+        if self._unfinished:
+            _write_all(self.terminal, self.prefix + self._unfinished + b"\n")
 
     def close(self):
         if self.read_end is not None:
@@ -254,6 +253,9 @@ def launch(arguments, legacy=False):
         control.tell(type="failed", error=f"{sys.executable} cannot import torch: {error}", hint="'prism doctor' shows which PyTorch and which CUDA libraries it finds; tools/setup.sh installs both")
         return 125
     plan = Plan(arguments, legacy)
+    if plan.program.kind == "script" and not os.path.exists(plan.program.target):
+        control.tell(type="failed", error=f"there is no script {plan.program.target}", hint=f"the working directory is {os.getcwd()}")
+        return 125
     answer = control.ask(
         type="plan",
         world=plan.world,
@@ -428,8 +430,10 @@ class _Family:
             if self.stopping_since is not None and not self.killed and time.monotonic() - self.stopping_since > _STOP_GRACE_S:
                 self.killed = True
                 self._signal(signal.SIGKILL)
-        for output in self.outputs.values():
-            output.pump()
+        for output in self.all_outputs:
+            if output.read_end is not None:
+                output.pump()
+                output.finish()
         self._end_store()
         self.control.tell(type="bye")
         return 1 if any(self.codes.values()) else 0

@@ -32,8 +32,10 @@ class CaptureVerb final : public Verb {
       spdlog::info("captured {} rank{}, {} communications, in {:.1f} s: {}", result.world,
                    result.world == 1 ? "" : "s", result.operations, result.seconds, result.job);
     } else {
-      spdlog::error("the job failed after {:.1f} s: {}; what there is, is in {}", result.seconds,
-                    why, result.job);
+      // A diagnosis has been said when it was found.
+      const std::string why = result.diagnosis.has_value() ? "" : ": " + result.reason;
+      spdlog::error("the job failed after {:.1f} s{}; what there is, is in {}", result.seconds, why,
+                    result.job);
     }
     return result.exit_code;
   }
