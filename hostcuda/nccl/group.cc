@@ -117,7 +117,7 @@ Status EnqueueLaunch(ncclComm& comm, const std::vector<Operation>& operations,
     const CUresult result = comm.driver->table->stream_enqueue(
         streams[i], name, PollTask, ReleaseTask, capturing ? CloneTask : nullptr, task);
     if (result == CUDA_SUCCESS) continue;
-    ReleaseTask(task);
+    // The driver has released the task.
     status = Error(
         Code::kCudaError, "cannot enqueue %s: CUDA error %d%s", Name(operations.front().kind),
         static_cast<int>(result),

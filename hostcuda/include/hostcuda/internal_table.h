@@ -29,7 +29,7 @@ enum HostcudaTaskState { HOSTCUDA_TASK_DONE = 0, HOSTCUDA_TASK_PENDING = 1 };
 // context. A pending task is polled again when the process's doorbell rings, when another stream of the process makes
 // progress, or at *wake_at_ns (job clock, preset to UINT64_MAX), whichever is first.
 typedef int (*HostcudaTaskPoll)(void* context, uint64_t now_ns, uint64_t* wake_at_ns);
-// Called exactly once, after the task is done, failed, or dropped with its stream.
+// Called exactly once, after the task is done, failed, dropped with its stream, or refused by stream_enqueue.
 typedef void (*HostcudaTaskRelease)(void* context);
 
 enum HostcudaValues { HOSTCUDA_VALUES_NONE = 0, HOSTCUDA_VALUES_CONTROL = 1, HOSTCUDA_VALUES_CPU = 2 };

@@ -121,9 +121,15 @@ CUresult Enqueue(CUstream handle, const char* name, HostcudaTaskPoll poll,
   {
     std::lock_guard lock(stream.mutex);
     const Task task{poll, release, clone, context};
-    if (stream.error != 0) return static_cast<CUresult>(stream.error);
+    if (stream.error != 0) {
+      release(context);
+      return static_cast<CUresult>(stream.error);
+    }
     if (stream.capture != nullptr) {
-      if (clone == nullptr) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+      if (clone == nullptr) {
+        release(context);
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+      }
       stream.capture->push_back(task);
       return CUDA_SUCCESS;
     }
