@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "hostcuda/nccl/testing/machine.h"
 
@@ -115,7 +116,9 @@ void* DeviceAlloc(size_t bytes) {
 
 Graph* Capture(cudaStream_t stream, const std::function<void()>& body) {
   CUgraph graph;
-  CHECKED(cuStreamBeginCapture, stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  const CUresult begun = CU(cuStreamBeginCapture)(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  if (begun == CUDA_ERROR_NOT_SUPPORTED) return nullptr;
+  Check(begun, "cuStreamBeginCapture");
   body();
   CHECKED(cuStreamEndCapture, stream, &graph);
   auto* captured = new Graph;

@@ -52,7 +52,7 @@ void HoldUntil(cudaStream_t stream, volatile uint32_t* flag);
 void Poke();
 /// Device memory, which is host memory on both machines.
 void* DeviceAlloc(size_t bytes);
-/// Captures what `body` enqueues on the stream into a graph.
+/// Captures what `body` enqueues on the stream into a graph; null where the driver has no graphs.
 struct Graph;
 Graph* Capture(cudaStream_t stream, const std::function<void()>& body);
 void Replay(Graph* graph, cudaStream_t stream);
