@@ -13,6 +13,9 @@
 
 #include "src/interpose/driver/route.h"
 
+// cuda.h renames it to its newest form; both forms are served here.
+#undef cuDeviceGetUuid
+
 namespace prism::interpose::driver {
 namespace {
 

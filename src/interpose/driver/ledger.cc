@@ -20,7 +20,7 @@ uint64_t Ledger::AllocatedLocked() const {
 bool Ledger::Reserve(uint64_t bytes) {
   std::lock_guard lock(mutex_);
   uint64_t large = large_bytes_, small = small_bytes_;
-  if (bytes < kSmall) {
+  if (bytes <= kSmall) {
     small += RoundUp(bytes, kSmallGranularity);
   } else {
     large += RoundUp(bytes, kGranularity);
@@ -40,7 +40,7 @@ bool Ledger::Reserve(uint64_t bytes) {
 
 void Ledger::Return(uint64_t bytes) {
   std::lock_guard lock(mutex_);
-  if (bytes < kSmall) {
+  if (bytes <= kSmall) {
     small_bytes_ -= RoundUp(bytes, kSmallGranularity);
   } else {
     large_bytes_ -= RoundUp(bytes, kGranularity);

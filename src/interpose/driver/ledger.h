@@ -23,7 +23,7 @@ namespace prism::interpose {
 class Ledger {
  public:
   static constexpr uint64_t kGranularity = uint64_t{2} << 20;
-  static constexpr uint64_t kSmall = uint64_t{1} << 20;  // below: suballocated
+  static constexpr uint64_t kSmall = uint64_t{1} << 20;  // up to here several share a block
   static constexpr uint64_t kSmallGranularity = 512;
 
   struct Figures {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
@@ -133,7 +134,9 @@ uint32_t LaunchNumber(trace::Writer* writer, CUfunction function, const uint32_t
     uint32_t grid[3], block[3], shared_bytes, generation, number;
   };
   constexpr size_t kSeen = 512;
-  thread_local Seen seen[kSeen] = {};
+  // On the heap: thread-local storage of a preloaded library comes out of every thread's stack.
+  thread_local std::unique_ptr<Seen[]> seen;
+  if (seen == nullptr) seen = std::make_unique<Seen[]>(kSeen);
   Seen key{};
   key.function = function;
   memcpy(key.grid, grid, sizeof key.grid);

@@ -57,10 +57,14 @@ void ProcAddress::Build(const ForwardTable& table, const std::vector<uint32_t>& 
   table_ = &table;
   by_address_.clear();
   by_base_.clear();
+  wrapped_.assign(table.count(), false);
   for (const uint32_t index : wrapped) {
     if (!table.has(index)) continue;
-    by_address_.emplace(table.real(index), index);
+    wrapped_[index] = true;
     by_base_.emplace(SplitName(table.name(index)).base, index);
+  }
+  for (uint32_t index = 0; index < table.count(); ++index) {
+    if (table.has(index)) by_address_.emplace(table.real(index), index);
   }
 }
 
@@ -73,14 +77,19 @@ void* ProcAddress::Answer(const char* symbol, void* real, int cuda_version, bool
   int best_fit = -1;
   for (auto [at, end] = by_address_.equal_range(real); at != end; ++at) {
     const VersionedName split = SplitName(table_->name(at->second));
-    const int fit = (split.base == asked ? 4 : 0) + (split.per_thread == per_thread ? 2 : 0) +
-                    (FirstCudaVersion(table_->name(at->second)) <= cuda_version ? 1 : 0);
+    const int fit = (split.base == asked ? 8 : 0) + (split.per_thread == per_thread ? 4 : 0) +
+                    (FirstCudaVersion(table_->name(at->second)) <= cuda_version ? 2 : 0) +
+                    (wrapped_[at->second] ? 1 : 0);
     if (fit > best_fit) {
       best_fit = fit;
       best = at->second;
     }
   }
   if (best != table_->count()) {
+    if (!wrapped_[best]) {  // an ABI, or a name, that is not looked at
+      __atomic_fetch_add(&passed_count_, 1, __ATOMIC_RELAXED);
+      return real;
+    }
     __atomic_fetch_add(&by_address_count_, 1, __ATOMIC_RELAXED);
     return table_->exported(best);
   }

@@ -42,7 +42,8 @@ class ProcAddress {
 
  private:
   const ForwardTable* table_ = nullptr;
-  std::unordered_multimap<void*, uint32_t> by_address_;
+  std::unordered_multimap<void*, uint32_t> by_address_;  // every export; wrapped or not
+  std::vector<bool> wrapped_;
   std::unordered_multimap<std::string_view, uint32_t> by_base_;
   uint32_t by_address_count_ = 0, by_name_count_ = 0, passed_count_ = 0;
 };

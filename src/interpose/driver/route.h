@@ -64,6 +64,8 @@ class CallScope {
   uint64_t start_ns_ = 0;
 };
 
+// Names reach this through a second macro, so one that cuda.h renames (cuGetProcAddress) must be
+// #undef'd where it is listed; wrappers_test.cc finds a name that is served twice.
 #define PRISM_WRAP_AS(name, function, per_thread, always)                                          \
   ::prism::interpose::Wrapper {                                                                    \
     k_##name, always,                                                                              \

@@ -25,6 +25,9 @@
 
 extern "C" void prism_driver_open();
 
+// cuda.h renames it to its newest form; both forms are served here.
+#undef cuGetProcAddress
+
 namespace prism::interpose {
 namespace driver {
 
@@ -290,6 +293,11 @@ const Wrapper kAlwaysWrapped[] = {
     PRISM_WRAP_ALWAYS(cuGetExportTable, GetExportTable),
 };
 
+// A forked child is inert until it says otherwise, also when its parent had not used CUDA yet.
+__attribute__((constructor)) void WatchForks() {
+  pthread_atfork(nullptr, nullptr, [] { Rank::Get().Abandon(); });
+}
+
 void Open() {
   static std::mutex mutex;
   std::lock_guard lock(mutex);
@@ -309,7 +317,6 @@ void Open() {
   std::vector<uint32_t> wrapped;
   for (const Wrapper& wrapper : AllWrappers()) wrapped.push_back(wrapper.index);
   Addresses().Build(g_table, wrapped);
-  pthread_atfork(nullptr, nullptr, [] { Rank::Get().Abandon(); });
   if (const char* probe = getenv("PRISM_PROBE"); probe != nullptr && probe[0] != 0) {
     g_observe.fetch_or(kObserveCounts);
     on_exit(

@@ -89,7 +89,22 @@ struct Emulation {
 /// What a rank under capture works with; null in every other process.
 const Emulation* Emulated() {
   const CoreTable* core = FindCore();
-  if (core == nullptr || !core->is_rank() || core->welcome() == nullptr) return nullptr;
+  if (core == nullptr) {
+    // The environment asks for a rank and the process has another driver in front: say so, once.
+    static const bool told = [] {
+      const char* socket = getenv(wire::kEnvSocket);
+      if (socket != nullptr && socket[0] != 0) {
+        Report(
+            "libcuda.so.1 of this process is not prism's: another library comes before it in "
+            "LD_PRELOAD, so nothing is captured and NCCL goes to %s",
+            wire::kEnvRealNccl);
+      }
+      return true;
+    }();
+    (void)told;
+    return nullptr;
+  }
+  if (!core->is_rank() || core->welcome() == nullptr) return nullptr;
   static const Emulation* const emulation = [&]() -> const Emulation* {
     auto* made = new Emulation{core, {}};
     const char* missing = nullptr;

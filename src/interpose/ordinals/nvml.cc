@@ -5,8 +5,8 @@
 // answered from the controller's welcome, the rest is not supported. NVML is asked before the first
 // cuInit (torch.cuda.device_count), so the first question makes the rank.
 #include <dlfcn.h>
+#include <unistd.h>
 
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -38,6 +38,15 @@ struct Memory {
 struct MemoryV2 {
   unsigned version;
   unsigned long long total, reserved, free, used;
+};
+struct ProcessV1 {
+  unsigned pid;
+  unsigned long long used;
+};
+struct Process {  // v2 and v3
+  unsigned pid;
+  unsigned long long used;
+  unsigned gpu_instance, compute_instance;
 };
 struct PciInfo {
   char bus_id_legacy[16];
@@ -143,6 +152,26 @@ int GetMemoryInfoV2(Route real, Device device, MemoryV2* memory) {
   return kSuccess;
 }
 
+// The device of a rank is its own: it sees itself there and nobody else. torch asks this when it is
+// out of memory.
+template <class Entry>
+int GetComputeProcesses(Route real, Device device, unsigned* count, Entry* entries) {
+  uint64_t total = 0, free = 0;
+  if (Devices() == nullptr || !FindCore()->memory(&total, &free))
+    return real(device, count, entries);
+  if (count == nullptr) return kInvalidArgument;
+  const unsigned room = *count;
+  *count = 1;
+  if (room < 1 || entries == nullptr) return kInsufficientSize;
+  entries[0] = {};
+  entries[0].pid = static_cast<unsigned>(getpid());
+  entries[0].used = total - free;
+  if constexpr (sizeof(Entry) == sizeof(Process)) {
+    entries[0].gpu_instance = entries[0].compute_instance = UINT32_MAX;
+  }
+  return kSuccess;
+}
+
 int GetName(Route real, Device device, char* name, unsigned length) {
   const wire::Welcome* devices = Devices();
   if (devices == nullptr || devices->device_name[0] == 0) return real(device, name, length);
@@ -235,6 +264,9 @@ const Wrapper kWrappers[] = {
     PRISM_NVML(nvmlDeviceGetIndex, GetIndex),
     PRISM_NVML(nvmlDeviceGetMemoryInfo, GetMemoryInfo),
     PRISM_NVML(nvmlDeviceGetMemoryInfo_v2, GetMemoryInfoV2),
+    PRISM_NVML(nvmlDeviceGetComputeRunningProcesses, GetComputeProcesses<ProcessV1>),
+    PRISM_NVML(nvmlDeviceGetComputeRunningProcesses_v2, GetComputeProcesses<Process>),
+    PRISM_NVML(nvmlDeviceGetComputeRunningProcesses_v3, GetComputeProcesses<Process>),
     PRISM_NVML(nvmlDeviceGetName, GetName),
     PRISM_NVML(nvmlDeviceGetUUID, GetUuid),
     PRISM_NVML(nvmlDeviceGetPciInfo_v3, GetPciInfo),

@@ -97,7 +97,8 @@ def allocator(o):
     del x
     torch.cuda.empty_cache()
     free_after, _ = torch.cuda.mem_get_info()
-    assert free_after - free == 1 << 30, (free, free_after)
+    # Expandable segments reuse what is mapped already.
+    assert 0.9 * 2**30 < free_after - free <= 2**30, (free, free_after)
     try:
         torch.empty(total, dtype=torch.uint8, device=o.name)
         raise AssertionError("an allocation of the whole device did not fail")
