@@ -1,0 +1,11 @@
+# Writes OUTPUT: the GPU tables of DIRECTORY as C++ string literals. Run with cmake -P.
+file(GLOB tables ${DIRECTORY}/*.json)
+list(SORT tables)
+set(text "// Generated from src/engine/targets/*.json.\n#ifndef PRISM_ENGINE_BUILT_IN_TARGETS_H_\n#define PRISM_ENGINE_BUILT_IN_TARGETS_H_\n\nnamespace prism::engine {\n\nstruct BuiltInTarget {\n  const char* name;\n  const char* json;\n};\ninline constexpr BuiltInTarget kBuiltInTargets[] = {\n")
+foreach(table ${tables})
+  get_filename_component(name ${table} NAME_WE)
+  file(READ ${table} json)
+  string(APPEND text "    {\"${name}\", R\"json(${json})json\"},\n")
+endforeach()
+string(APPEND text "};\n\n}  // namespace prism::engine\n\n#endif  // PRISM_ENGINE_BUILT_IN_TARGETS_H_\n")
+file(WRITE ${OUTPUT} "${text}")

@@ -1,0 +1,327 @@
+#include "src/engine/cost_model.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/engine/communication_cost.h"
+
+namespace prism::engine {
+namespace {
+
+using graph::Kernel;
+using graph::Program;
+using trace::CommOp;
+using trace::KernelKind;
+
+constexpr double kTile = 128;
+constexpr double kSplitDepth = 1024;  // libraries split sums at about this length to fill the GPU
+// Attention kernels do not reach what plain products do.
+constexpr double kAttentionRatio = 0.75;
+
+std::vector<std::string_view> Tokens(std::string_view name) {
+  std::vector<std::string_view> tokens;
+  while (!name.empty()) {
+    const size_t end = name.find('_');
+    tokens.push_back(name.substr(0, end));
+    name.remove_prefix(end == std::string_view::npos ? name.size() : end + 1);
+  }
+  return tokens;
+}
+
+// The integer of token `key`<digits>, or `otherwise`.
+double Value(const std::vector<std::string_view>& tokens, std::string_view key, double otherwise) {
+  for (std::string_view token : tokens) {
+    if (!token.starts_with(key)) continue;
+    const std::string_view digits = token.substr(key.size());
+    uint64_t value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (!digits.empty() && error == std::errc() && end == digits.data() + digits.size()) {
+      return static_cast<double>(value);
+    }
+  }
+  return otherwise;
+}
+
+// The product of token `key`<a>x<b>x...
+double Extents(const std::vector<std::string_view>& tokens, std::string_view key) {
+  for (std::string_view token : tokens) {
+    if (!token.starts_with(key)) continue;
+    std::string_view rest = token.substr(key.size());
+    double product = 1;
+    bool good = !rest.empty();
+    while (good && !rest.empty()) {
+      uint64_t value = 0;
+      const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
+      good = error == std::errc();
+      product *= static_cast<double>(value);
+      rest.remove_prefix(static_cast<size_t>(end - rest.data()));
+      if (!rest.empty() && rest[0] == 'x') {
+        rest.remove_prefix(1);
+      } else {
+        good = good && rest.empty();
+      }
+    }
+    if (good) return product;
+  }
+  return 0;
+}
+
+double TypeBytes(std::string_view type) {
+  static const std::map<std::string_view, double> kBytes = {
+      {"f64", 8}, {"f32", 4}, {"tf32", 4}, {"f16", 2},   {"bf16", 2}, {"i8", 1},   {"u8", 1},
+      {"i32", 4}, {"i64", 8}, {"c64", 8},  {"c128", 16}, {"e4m3", 1}, {"e5m2", 1}, {"e2m1", 0.5}};
+  const auto it = kBytes.find(type);
+  return it == kBytes.end() ? 0 : it->second;
+}
+
+// Which of the GPU's rates a product runs at: inputs may be rounded to less than their type.
+std::string_view RateType(std::string_view input, std::string_view accumulate) {
+  if (accumulate == "tf32") return "tf32";
+  if (accumulate == "f32by16bf") return "bf16";
+  if (accumulate == "f32by16f") return "f16";
+  if (const size_t x = input.find('x'); x != std::string_view::npos) return input.substr(0, x);
+  return input;
+}
+
+KernelWork Product(double m, double n, double k, double batch, std::string_view input,
+                   std::string_view output, std::string_view accumulate) {
+  std::string_view a = input, b = input;
+  if (const size_t x = input.find('x'); x != std::string_view::npos && TypeBytes(input) == 0) {
+    a = input.substr(0, x);
+    b = input.substr(x + 1);
+  }
+  return {2 * m * n * k * batch,
+          (m * k * TypeBytes(a) + k * n * TypeBytes(b) + m * n * TypeBytes(output)) * batch,
+          RateType(input, accumulate), std::ceil(m / kTile) * std::ceil(n / kTile) * batch, k};
+}
+
+// PyTorch's own flash attention: shapes are in its template arguments and its grid.
+std::optional<KernelWork> FlashAttention(const Kernel& kernel) {
+  const std::string_view name = kernel.name;
+  const bool forward = name.find("flash_fwd_kernel") != std::string_view::npos;
+  const bool backward = name.find("flash_bwd_dq_dk_dv") != std::string_view::npos;
+  const size_t traits = name.find("kernel_traitsILi");
+  if ((!forward && !backward) || traits == std::string_view::npos) return std::nullopt;
+  std::string_view rest = name.substr(traits + std::string_view("kernel_traitsILi").size());
+  uint64_t numbers[3] = {0, 0, 0};  // head size, rows, columns of a block
+  for (uint64_t& number : numbers) {
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
+    if (error != std::errc()) return std::nullopt;
+    rest.remove_prefix(static_cast<size_t>(end - rest.data()));
+    if (rest.starts_with("ELi")) rest.remove_prefix(3);
+  }
+  const double head = static_cast<double>(numbers[0]);
+  const double length = kernel.grid[0] * static_cast<double>(forward ? numbers[1] : numbers[2]);
+  const double batch_heads = static_cast<double>(kernel.grid[1]) * kernel.grid[2];
+  return KernelWork{(forward ? 4 : 10) * batch_heads * length * length * head,
+                    8 * batch_heads * length * head, "bf16", 0, 0};
+}
+
+}  // namespace
+
+std::optional<KernelWork> ParseKernelWork(const Kernel& kernel) {
+  const std::vector<std::string_view> t = Tokens(kernel.name);
+  if (t.size() < 3) return FlashAttention(kernel);
+  const double m = Value(t, "m", 0), n = Value(t, "n", 0), k = Value(t, "k", 0),
+               batch = Value(t, "b", 1);
+  if ((t[0] == "hostcublas" && t[1] == "gemm") || (t[0] == "hostcublasLt" && t[1] == "matmul")) {
+    if (t.size() < 6 || m == 0 || n == 0 || TypeBytes(t[3]) == 0) return std::nullopt;
+    return Product(m, n, k, batch, t[2], t[3], t[4]);
+  }
+  if (t[0] == "hostcudnn" && t[1] == "matmul" && t.size() >= 5 && m > 0 && n > 0) {
+    return Product(m, n, k, batch, t[2], t[3], "f32");
+  }
+  if (t[0] == "hostcublas" && t[1] == "gemmgrouped") {
+    return KernelWork{Value(t, "flops", 0), Value(t, "bytes", 0),
+                      RateType(t[2], t.size() > 4 ? t[4] : ""), 0, 0};
+  }
+  if (t[0] == "hostcublasLt" && t[1] == "transform" && t.size() > 3) {
+    return KernelWork{0, m * n * batch * (TypeBytes(t[2]) + TypeBytes(t[3])), t[2], 0, 0};
+  }
+  if (t[0] == "hostcudnn" && t[1].starts_with("conv") && t.size() > 4) {
+    const double c = Value(t, "c", 1), groups = std::max(Value(t, "g", 1), 1.0),
+                 size = TypeBytes(t[2]);
+    const double in = Extents(t, "in"), kernel_size = Extents(t, "ker"), out = Extents(t, "out");
+    if (out == 0 || kernel_size == 0) return std::nullopt;
+    return KernelWork{2 * n * k * (c / groups) * kernel_size * out,
+                      (n * c * in + k * (c / groups) * kernel_size + n * k * out) * size,
+                      RateType(t[2], t[3]), std::ceil(n * out / kTile) * std::ceil(k / kTile),
+                      (c / groups) * kernel_size};
+  }
+  if (t[0] == "hostcudnn" && t[1].starts_with("sdpa")) {
+    const double h = Value(t, "h", 1), sq = Value(t, "sq", 0), skv = Value(t, "skv", 0),
+                 d = Value(t, "d", 0);
+    const double dv = Value(t, "dv", d), size = TypeBytes(t[2]);
+    if (sq == 0 || skv == 0) return std::nullopt;
+    const bool backward = t[1] == "sdpabwd";
+    return KernelWork{
+        (backward ? 2.5 : 1) * 2 * batch * h * sq * skv * (d + dv),
+        (backward ? 2 : 1) * batch * h * size * (sq * d + skv * d + skv * dv + sq * dv), t[2], 0,
+        0};
+  }
+  if (t[0] == "hostcudnn" && t[1].starts_with("norm")) {
+    return KernelWork{0, (t[1] == "normbwd" ? 3 : 2) * Extents(t, "x") * TypeBytes(t[2]), t[2], 0,
+                      0};
+  }
+  return FlashAttention(kernel);
+}
+
+namespace {
+
+// Bytes that a thread of PyTorch's elementwise kernels moves, by the number of operands and the
+// element type that the mangled name carries; 0: no such kernel.
+double ElementwiseBytesPerThread(std::string_view name) {
+  const bool vectorized = name.find("vectorized_elementwise_kernel") != std::string_view::npos;
+  if (!vectorized && name.find("elementwise_kernel") == std::string_view::npos) return 0;
+  double operands = 2;
+  if (const size_t array = name.find("arrayIPcLm"); array != std::string_view::npos) {
+    const char digit = name[std::min(array + 10, name.size() - 1)];
+    if (digit >= '1' && digit <= '9') operands = digit - '0';
+  }
+  double size = 4;
+  if (name.find("BFloat16") != std::string_view::npos ||
+      name.find("Half") != std::string_view::npos)
+    size = 2;
+  if (name.find("Float8") != std::string_view::npos) size = 1;
+  const double elements = vectorized ? 8 : 4;
+  return operands * size * elements;
+}
+
+}  // namespace
+
+KernelTime CostModel::TimeOf(const Kernel& kernel) const {
+  const Gpu& gpu = target_.gpu;
+  const double memory = gpu.memory_bandwidth * gpu.memory_efficiency;
+  const auto at_least = [](double ns, int64_t floor) {
+    return std::max(std::llround(ns), static_cast<long long>(floor));
+  };
+  if (kernel.kind == KernelKind::kCopy) {
+    const auto bytes = static_cast<double>(kernel.bytes);
+    const double bandwidth = kernel.name == "DtoD"   ? memory / 2
+                             : kernel.name == "PtoP" ? gpu.p2p_bandwidth
+                                                     : gpu.host_link_bandwidth;
+    return {gpu.copy_floor_ns + std::llround(bytes / bandwidth * 1e9), TimeSource::kModelled};
+  }
+  if (kernel.kind == KernelKind::kSet) {
+    return {at_least(static_cast<double>(kernel.bytes) / memory * 1e9, gpu.kernel_floor_ns),
+            TimeSource::kModelled};
+  }
+  if (const std::optional<KernelWork> work = ParseKernelWork(kernel)) {
+    auto rate = gpu.flops.find(std::string(work->type));
+    if (rate == gpu.flops.end()) rate = gpu.flops.find("f32");
+    double efficiency = gpu.gemm_efficiency;
+    if (work->tiles > 0) {
+      // Output tiles fill the GPU in waves; few of them are split along the sum.
+      const double sm = gpu.multiprocessors;
+      double tiles = work->tiles;
+      if (tiles < sm)
+        tiles *= std::clamp(std::floor(work->depth / kSplitDepth), 1.0, std::floor(sm / tiles));
+      efficiency *= tiles / (std::ceil(tiles / sm) * sm);
+    } else {
+      efficiency *= kAttentionRatio;
+    }
+    const double seconds =
+        std::max(work->flops / (rate->second * efficiency), work->bytes / memory);
+    return {at_least(seconds * 1e9, gpu.kernel_floor_ns), TimeSource::kModelled};
+  }
+  double threads = 1;
+  for (uint32_t extent : kernel.grid) threads *= std::max(extent, 1u);
+  for (uint32_t extent : kernel.block) threads *= std::max(extent, 1u);
+  double bytes = ElementwiseBytesPerThread(kernel.name);
+  if (bytes == 0) bytes = gpu.assumed_bytes_per_thread;
+  return {at_least(threads * bytes / memory * 1e9, gpu.kernel_floor_ns), TimeSource::kAssumed};
+}
+
+Durations CostModel::DurationsOf(const graph::Graph& graph, const Factors& factors) const {
+  const Gpu& gpu = target_.gpu;
+  Durations d;
+  const auto scaled = [&](int64_t ns, TimeSource source, double kind) {
+    return std::llround(static_cast<double>(ns) * kind *
+                        factors.by_source[static_cast<size_t>(source)]);
+  };
+  for (const Program& program : graph.programs) {
+    std::vector<KernelTime> kernels;
+    for (const Kernel& k : program.kernels) kernels.push_back(TimeOf(k));
+    std::vector<SpanTime> spans;
+    for (const graph::Span& span : program.spans) {
+      SpanTime time;
+      int64_t by_source[4] = {};
+      for (uint32_t k : span.kernels) {
+        const int64_t ns = scaled(kernels[k].ns, kernels[k].source, factors.compute);
+        by_source[static_cast<size_t>(kernels[k].source)] += ns;
+        if (time.ns > 0) time.ns += gpu.kernel_gap_ns;
+        time.ns += ns;
+        time.tail_ns = ns;
+      }
+      time.source = static_cast<TimeSource>(
+          std::max_element(std::begin(by_source), std::end(by_source)) - std::begin(by_source));
+      spans.push_back(time);
+    }
+    d.spans.push_back(std::move(spans));
+  }
+
+  std::vector<Placement> placements;
+  for (const graph::Communicator& c : graph.communicators)
+    placements.push_back(PlacementOf(target_, c.world_ranks));
+  for (const graph::Rank& rank : graph.ranks) {
+    const Program& program = graph.program_of(rank);
+    // Sends (0) and receives (1) of a group share the links: each takes as long as all of its
+    // direction together. Whoever is in a group with a call is taken from the first group that
+    // contains it.
+    std::vector<std::pair<uint64_t, uint64_t>> volume(
+        program.calls.size());  // on the node, beyond it
+    std::vector<bool> known(program.calls.size(), false);
+    const auto far = [&](uint32_t call) {
+      const graph::Communicator& c =
+          graph.communicators[rank.comm[program.calls[call].participant]];
+      const uint32_t peer = c.world_ranks[static_cast<size_t>(rank.peer[call])];
+      return target_.node_of(peer) != target_.node_of(rank.rank);
+    };
+    for (const graph::Sequence& sequence : program.sequences) {
+      if (sequence.kind != trace::SequenceKind::kStream) continue;
+      for (size_t i = 0; i < sequence.ops.size(); ++i) {
+        const graph::Op& first = sequence.ops[i];
+        if (first.kind != graph::OpKind::kComm || first.detail == 0 || known[first.a]) continue;
+        std::pair<uint64_t, uint64_t> total[2] = {};
+        for (size_t j = i; j < i + first.detail; ++j) {
+          const uint32_t call = sequence.ops[j].a;
+          if (rank.channel[call] == graph::kNone) continue;
+          const graph::Call& c = program.calls[call];
+          auto& side = total[c.op == CommOp::kSend ? 0 : 1];
+          // What stays on the GPU crosses no link.
+          const auto self = static_cast<int32_t>(rank.comm_rank[c.participant]);
+          if (rank.peer[call] != self)
+            (far(call) ? side.second : side.first) += c.count * ElementBytes(c.dtype);
+        }
+        for (size_t j = i; j < i + first.detail; ++j) {
+          const uint32_t call = sequence.ops[j].a;
+          if (known[call]) continue;
+          known[call] = true;
+          volume[call] = total[program.calls[call].op == CommOp::kSend ? 0 : 1];
+        }
+      }
+    }
+    std::vector<CallTime> calls;
+    for (uint32_t call = 0; call < program.calls.size(); ++call) {
+      const graph::Call& c = program.calls[call];
+      const int64_t ns = rank.channel[call] != graph::kNone
+                             ? PointToPointNs(gpu, volume[call].first, volume[call].second)
+                             : CollectiveNs(gpu, c.op, c.count * ElementBytes(c.dtype),
+                                            placements[rank.comm[c.participant]]);
+      calls.push_back(
+          {scaled(ns, TimeSource::kModelled, factors.communication), TimeSource::kModelled});
+    }
+    d.calls.push_back(std::move(calls));
+  }
+  d.host_ns_per_call = gpu.host_ns_per_call;
+  d.launch_latency_ns = gpu.launch_latency_ns;
+  for (size_t i = 0; i < 4; ++i) d.host_scale[i] = factors.by_source[i] * factors.host;
+  return d;
+}
+
+}  // namespace prism::engine

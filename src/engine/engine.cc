@@ -1,0 +1,576 @@
+#include "src/engine/engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "src/base/status.h"
+
+namespace prism::engine {
+namespace {
+
+using graph::Call;
+using graph::Graph;
+using graph::kNone;
+using graph::Op;
+using graph::OpKind;
+using graph::Program;
+using graph::Rank;
+using trace::SequenceKind;
+
+constexpr int64_t kUnknown = INT64_MIN;
+
+uint64_t SplitMix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+  x = (x ^ x >> 27) * 0x94d049bb133111eb;
+  return x ^ x >> 31;
+}
+
+struct Enqueued {
+  int64_t first;
+  int64_t last;  // kUnknown: the span's last launch is still to come
+};
+
+/// Enqueue times of the operations between a stream's head and what was enqueued last.
+class EnqueueQueue {
+ public:
+  Enqueued& at(uint32_t op) { return slots_[op & mask_]; }
+  /// `head`: first operation still needed; `tail`: the one to be added.
+  void Reserve(uint32_t head, uint32_t tail) {
+    if (tail - head <= mask_ && !slots_.empty()) return;
+    const size_t size = std::max<size_t>(16, slots_.size() * 2);
+    std::vector<Enqueued> bigger(size);
+    if (!slots_.empty()) {
+      for (uint32_t i = head; i != tail; ++i) bigger[i & (size - 1)] = slots_[i & mask_];
+    }
+    slots_ = std::move(bigger);
+    mask_ = static_cast<uint32_t>(size - 1);
+  }
+
+ private:
+  std::vector<Enqueued> slots_;
+  uint32_t mask_ = 0;
+};
+
+enum class State : uint8_t {
+  kReady,
+  kRunning,
+  kAwaitsEnqueue,
+  kAwaitsLast,
+  kAwaitsSlot,
+  kAwaitsMeeting,
+  kAwaitsOrder,
+  kDone
+};
+
+struct Sequence {
+  const Op* ops = nullptr;
+  const uint8_t* provenance = nullptr;
+  const int64_t* measured = nullptr;  // durations of the trace, null or one an operation
+  const graph::Sequence* source = nullptr;
+  uint32_t size = 0;
+  uint32_t at = 0;
+  uint32_t rank = 0;
+  uint32_t next_waiter = kNone;  // others that wait for the same slot or enqueue
+  State state = State::kReady;
+  bool is_stream = false;
+  int64_t time = 0;
+  // Streams
+  uint32_t enqueued = 0;
+  uint32_t order_waiters = kNone;  // threads that may enqueue only after others have
+  int64_t last_enqueue = 0;
+  EnqueueQueue queue;
+  // The group of communications (threads: the initialisation) that has arrived and is not complete
+  bool arrived = false;
+  uint32_t unmet = 0;
+  int64_t group_end = 0;
+};
+
+struct Arrival {
+  uint32_t sequence;
+  uint32_t op;
+  uint32_t next;
+  int64_t ready;
+};
+
+/// One communication that is not complete.
+struct Meeting {
+  uint32_t arrived = 0;
+  uint32_t first = kNone;  // Arrival
+  int64_t ready = 0;
+  int64_t cost = 0;
+};
+
+/// Meetings of one communicator or channel, by sequence; those at the front that are complete are
+/// dropped.
+struct MeetingPlace {
+  uint32_t expected = 0;
+  uint32_t base = 0;
+  std::vector<Meeting> meetings;
+  std::vector<uint32_t> counts;  // only to tolerate missing ranks: calls of each member, descending
+
+  uint32_t Expected(uint32_t sequence) const {
+    if (counts.empty()) return expected;
+    return static_cast<uint32_t>(std::partition_point(counts.begin(), counts.end(),
+                                                      [&](uint32_t c) { return c > sequence; }) -
+                                 counts.begin());
+  }
+};
+
+class Evaluation {
+ public:
+  Evaluation(const Graph& graph, const Durations& durations, const Options& options)
+      : graph_(graph), durations_(durations), options_(options) {}
+
+  absl::StatusOr<Outcome> Run();
+
+ private:
+  void Prepare();
+  void PrepareMissing();
+  void RunThread(uint32_t id);
+  void RunStream(uint32_t id);
+  void Arrive(MeetingPlace& place, uint32_t sequence, uint32_t id, uint32_t op, int64_t ready,
+              int64_t cost);
+  absl::Status Stuck() const;
+
+  void Wake(uint32_t id) {
+    sequences_[id].state = State::kReady;
+    ready_.push_back(id);
+  }
+
+  bool SlotKnown(int64_t value) const { return value >= 0; }
+  // Slots hold a time, or -1 - (first waiting sequence + 1).
+  void AwaitSlot(Sequence& s, uint32_t id, int64_t& slot) {
+    s.next_waiter = static_cast<uint32_t>(-1 - slot) - 1;
+    slot = -1 - (static_cast<int64_t>(id) + 1);
+    s.state = State::kAwaitsSlot;
+  }
+  void SetSlot(int64_t& slot, int64_t time) {
+    auto waiter = static_cast<uint32_t>(-1 - slot) - 1;
+    slot = time;
+    while (waiter != kNone) {
+      const uint32_t next = sequences_[waiter].next_waiter;
+      Wake(waiter);
+      waiter = next;
+    }
+  }
+
+  int64_t Drawn(const Sequence& s, uint32_t id, uint32_t op, int64_t ns, TimeSource source) const {
+    if (options_.draw == nullptr) return ns;
+    return options_.draw->Draw(graph_.ranks[s.rank].rank, options_.iteration,
+                               id - first_sequence_[s.rank], op, ns, source);
+  }
+  bool Listed(uint32_t rank) const {
+    return rank < options_.timeline.size() && options_.timeline[rank] != 0;
+  }
+  void List(const Sequence& s, uint32_t id, uint32_t op, int64_t start, int64_t met, int64_t end) {
+    if (Listed(s.rank))
+      outcome_.timeline.push_back({s.rank, id - first_sequence_[s.rank], op, start, met, end});
+  }
+
+  const Graph& graph_;
+  const Durations& durations_;
+  const Options& options_;
+  Outcome outcome_;
+
+  std::vector<Sequence> sequences_;
+  std::vector<uint32_t> first_sequence_;  // of each rank
+  std::vector<uint64_t> first_slot_;
+  std::vector<int64_t> slots_;
+  std::vector<MeetingPlace> comms_, channels_, inits_;
+  std::vector<Arrival> arrivals_;
+  uint32_t free_arrival_ = kNone;
+  std::vector<uint32_t> ready_;
+};
+
+void Evaluation::Prepare() {
+  const size_t ranks = graph_.ranks.size();
+  outcome_.ranks.resize(ranks);
+  uint64_t slots = 0;
+  size_t sequences = 0;
+  for (const Rank& rank : graph_.ranks) {
+    first_sequence_.push_back(static_cast<uint32_t>(sequences));
+    first_slot_.push_back(slots);
+    sequences += graph_.program_of(rank).sequences.size();
+    slots += graph_.program_of(rank).slots;
+  }
+  first_sequence_.push_back(static_cast<uint32_t>(sequences));
+  slots_.assign(slots, -1);
+  sequences_.resize(sequences);
+  for (uint32_t r = 0; r < ranks; ++r) {
+    const Rank& rank = graph_.ranks[r];
+    const Program& program = graph_.program_of(rank);
+    for (uint32_t i = 0; i < program.sequences.size(); ++i) {
+      const graph::Sequence& source = program.sequences[i];
+      Sequence& s = sequences_[first_sequence_[r] + i];
+      s.ops = source.ops.data();
+      s.provenance = source.provenance.data();
+      s.source = &source;
+      s.size = static_cast<uint32_t>(source.ops.size());
+      s.rank = r;
+      s.is_stream = source.kind == SequenceKind::kStream;
+      if (i < rank.measured_ns.size() && rank.measured_ns[i].size() >= s.size && s.size > 0) {
+        s.measured = rank.measured_ns[i].data();
+      }
+      s.state = s.size == 0 ? State::kDone : s.is_stream ? State::kAwaitsEnqueue : State::kReady;
+    }
+  }
+  // Streams run when something is enqueued; threads start, in order (the last pushed runs first).
+  for (uint32_t id = static_cast<uint32_t>(sequences); id-- > 0;) {
+    if (!sequences_[id].is_stream && sequences_[id].size > 0) ready_.push_back(id);
+  }
+  comms_.resize(graph_.communicators.size());
+  inits_.resize(graph_.communicators.size());
+  for (size_t i = 0; i < comms_.size(); ++i) {
+    comms_[i].expected = graph_.communicators[i].size();
+    inits_[i].expected = graph_.communicators[i].expected_init;
+  }
+  channels_.resize(graph_.channels.size());
+  for (MeetingPlace& channel : channels_) channel.expected = 2;
+  if (options_.tolerate_missing) PrepareMissing();
+}
+
+void Evaluation::PrepareMissing() {
+  for (MeetingPlace& channel : channels_) channel.counts.assign(2, 0);
+  for (const Rank& rank : graph_.ranks) {
+    const Program& program = graph_.program_of(rank);
+    std::vector<uint32_t> collectives(program.participants.size(), 0);
+    for (const graph::Sequence& s : program.sequences) {
+      if (s.kind != SequenceKind::kStream) continue;
+      for (const Op& op : s.ops) {
+        if (op.kind != OpKind::kComm) continue;
+        const Call& call = program.calls[op.a];
+        const uint32_t channel = rank.channel[op.a];
+        uint32_t& count = channel == kNone
+                              ? collectives[call.participant]
+                              : channels_[channel].counts[call.op == trace::CommOp::kSend ? 0 : 1];
+        count = std::max(count, op.b + 1);
+      }
+    }
+    for (uint32_t p = 0; p < collectives.size(); ++p)
+      comms_[rank.comm[p]].counts.push_back(collectives[p]);
+  }
+  for (auto* places : {&comms_, &channels_}) {
+    for (MeetingPlace& place : *places)
+      std::sort(place.counts.begin(), place.counts.end(), std::greater<>());
+  }
+}
+
+void Evaluation::Arrive(MeetingPlace& place, uint32_t sequence, uint32_t id, uint32_t op,
+                        int64_t ready, int64_t cost) {
+  const uint32_t offset = sequence - place.base;
+  if (offset >= place.meetings.size()) place.meetings.resize(offset + 1);
+  Meeting& meeting = place.meetings[offset];
+  uint32_t arrival = free_arrival_;
+  if (arrival == kNone) {
+    arrival = static_cast<uint32_t>(arrivals_.size());
+    arrivals_.emplace_back();
+  } else {
+    free_arrival_ = arrivals_[arrival].next;
+  }
+  arrivals_[arrival] = {id, op, meeting.first, ready};
+  meeting.first = arrival;
+  meeting.ready = std::max(meeting.ready, ready);
+  meeting.cost = std::max(meeting.cost, cost);
+  if (++meeting.arrived < place.Expected(sequence)) return;
+
+  const int64_t met = meeting.ready, end = meeting.ready + meeting.cost;
+  for (uint32_t a = meeting.first; a != kNone;) {
+    Arrival& each = arrivals_[a];
+    Sequence& s = sequences_[each.sequence];
+    s.group_end = std::max(s.group_end, end);
+    if (s.is_stream) {
+      RankOutcome& rank = outcome_.ranks[s.rank];
+      rank.transfer_ns += end - met;
+      rank.wait_ns += met - each.ready;
+      List(s, each.sequence, each.op, each.ready, met, end);
+    }
+    if (--s.unmet == 0 && s.state == State::kAwaitsMeeting) Wake(each.sequence);
+    const uint32_t next = each.next;
+    each.next = free_arrival_;
+    free_arrival_ = a;
+    a = next;
+  }
+  meeting.first = kNone;
+  meeting.arrived = UINT32_MAX;  // complete
+  size_t complete = 0;
+  while (complete < place.meetings.size() && place.meetings[complete].arrived == UINT32_MAX)
+    ++complete;
+  if (complete == place.meetings.size()) {
+    place.meetings.clear();
+    place.base += static_cast<uint32_t>(complete);
+  } else if (complete > 16) {
+    place.meetings.erase(place.meetings.begin(),
+                         place.meetings.begin() + static_cast<std::ptrdiff_t>(complete));
+    place.base += static_cast<uint32_t>(complete);
+  }
+}
+
+void Evaluation::RunThread(uint32_t id) {
+  Sequence& s = sequences_[id];
+  const uint32_t base = first_sequence_[s.rank];
+  int64_t* slots = slots_.data() + first_slot_[s.rank];
+  RankOutcome& rank = outcome_.ranks[s.rank];
+  s.state = State::kRunning;
+  for (; s.at < s.size; ++s.at) {
+    const Op& op = s.ops[s.at];
+    switch (op.kind) {
+      case OpKind::kHost: {
+        const auto source = static_cast<TimeSource>(s.provenance[s.at] & 3);
+        int64_t ns = op.b != 0 ? op.b : static_cast<int64_t>(op.a) * durations_.host_ns_per_call;
+        const double scale = durations_.host_scale[static_cast<size_t>(source)];
+        if (scale != 1) ns = std::llround(static_cast<double>(ns) * scale);
+        ns = Drawn(s, id, s.at, ns, source);
+        rank.host_ns += ns;
+        List(s, id, s.at, s.time, s.time, s.time + ns);
+        s.time += ns;
+        break;
+      }
+      case OpKind::kEnqueue: {
+        Sequence& stream = sequences_[base + op.a];
+        if (stream.enqueued != op.b) {
+          s.next_waiter = stream.order_waiters;
+          stream.order_waiters = id;
+          s.state = State::kAwaitsOrder;
+          return;
+        }
+        s.time = std::max(s.time, stream.last_enqueue);
+        stream.last_enqueue = s.time;
+        const Op& target = stream.ops[op.b];
+        const uint32_t count = target.kind == OpKind::kComm ? target.detail : 1;
+        stream.queue.Reserve(stream.at, op.b + 1);
+        stream.queue.at(op.b) = {s.time, (target.flags & graph::kHasLast) != 0 ? kUnknown : s.time};
+        stream.enqueued += count;
+        if (stream.state == State::kAwaitsEnqueue) Wake(base + op.a);
+        for (uint32_t waiter = stream.order_waiters; waiter != kNone;) {
+          const uint32_t next = sequences_[waiter].next_waiter;
+          Wake(waiter);
+          waiter = next;
+        }
+        stream.order_waiters = kNone;
+        break;
+      }
+      case OpKind::kEnqueueLast: {
+        Sequence& stream = sequences_[base + op.a];
+        Enqueued& e = stream.queue.at(op.b);
+        e.last = std::max(e.first, s.time - op.detail);
+        if (stream.state == State::kAwaitsLast && stream.at == op.b) Wake(base + op.a);
+        break;
+      }
+      case OpKind::kWait:
+        if (!SlotKnown(slots[op.a])) {
+          AwaitSlot(s, id, slots[op.a]);
+          return;
+        }
+        if (slots[op.a] > s.time) {
+          List(s, id, s.at, s.time, s.time, slots[op.a]);
+          s.time = slots[op.a];
+        }
+        break;
+      case OpKind::kCommInit:
+        if (!s.arrived) {
+          s.arrived = true;
+          s.unmet = 1;
+          s.group_end = s.time;
+          Arrive(inits_[graph_.ranks[s.rank].comm[op.a]], 0, id, s.at, s.time, 0);
+        }
+        if (s.unmet != 0) {
+          s.state = State::kAwaitsMeeting;
+          return;
+        }
+        s.arrived = false;
+        s.time = s.group_end;
+        break;
+      default:
+        break;
+    }
+    ++outcome_.operations;
+    if (op.slot != kNone) SetSlot(slots[op.slot], s.time);
+  }
+  s.state = State::kDone;
+}
+
+void Evaluation::RunStream(uint32_t id) {
+  Sequence& s = sequences_[id];
+  const Rank& graph_rank = graph_.ranks[s.rank];
+  const Program& program = graph_.program_of(graph_rank);
+  int64_t* slots = slots_.data() + first_slot_[s.rank];
+  RankOutcome& rank = outcome_.ranks[s.rank];
+  const std::vector<SpanTime>& spans = durations_.spans[graph_rank.program];
+  const std::vector<CallTime>& calls = durations_.calls[s.rank];
+  const int64_t latency = durations_.launch_latency_ns;
+  s.state = State::kRunning;
+  while (s.at < s.size) {
+    if (s.at >= s.enqueued) {
+      s.state = State::kAwaitsEnqueue;
+      return;
+    }
+    const Op& op = s.ops[s.at];
+    const Enqueued& enqueued = s.queue.at(s.at);
+    const int64_t start = std::max(s.time, enqueued.first + latency);
+    switch (op.kind) {
+      case OpKind::kSpan: {
+        if (enqueued.last == kUnknown) {
+          s.state = State::kAwaitsLast;
+          return;
+        }
+        SpanTime span = spans[op.a];
+        if (s.measured != nullptr && s.measured[s.at] >= 0) {
+          span.tail_ns = span.ns == 0 ? 0 : span.tail_ns * s.measured[s.at] / span.ns;
+          span.ns = s.measured[s.at];
+          span.source = TimeSource::kMeasured;
+        }
+        const int64_t ns = Drawn(s, id, s.at, span.ns, span.source);
+        const int64_t end =
+            std::max(start + ns, enqueued.last + latency + std::min(span.tail_ns, ns));
+        rank.span_ns += end - start;
+        List(s, id, s.at, start, start, end);
+        s.time = end;
+        break;
+      }
+      case OpKind::kWait:
+        if (!SlotKnown(slots[op.a])) {
+          AwaitSlot(s, id, slots[op.a]);
+          return;
+        }
+        s.time = std::max(start, slots[op.a]);
+        break;
+      case OpKind::kComm: {
+        if (!s.arrived) {
+          s.arrived = true;
+          s.unmet = op.detail;
+          s.group_end = start;
+          for (uint32_t i = s.at; i < s.at + op.detail; ++i) {
+            const Op& part = s.ops[i];
+            const CallTime& call = calls[part.a];
+            const bool measured = s.measured != nullptr && s.measured[i] >= 0;
+            const int64_t ns = Drawn(s, id, i, measured ? s.measured[i] : call.ns,
+                                     measured ? TimeSource::kMeasured : call.source);
+            const uint32_t channel = graph_rank.channel[part.a];
+            MeetingPlace& place = channel != kNone
+                                      ? channels_[channel]
+                                      : comms_[graph_rank.comm[program.calls[part.a].participant]];
+            Arrive(place, part.b, id, i, start, ns);
+          }
+        }
+        if (s.unmet != 0) {
+          s.state = State::kAwaitsMeeting;
+          return;
+        }
+        s.arrived = false;
+        s.time = s.group_end;
+        const uint32_t end = s.at + op.detail;
+        outcome_.operations += op.detail;
+        for (; s.at < end; ++s.at) {
+          if (s.ops[s.at].slot != kNone) SetSlot(slots[s.ops[s.at].slot], s.time);
+        }
+        continue;
+      }
+      default:
+        s.time = start;
+        break;
+    }
+    ++outcome_.operations;
+    ++s.at;
+    if (op.slot != kNone) SetSlot(slots[op.slot], s.time);
+  }
+  s.state = State::kDone;
+}
+
+absl::Status Evaluation::Stuck() const {
+  std::string text;
+  size_t stuck = 0;
+  for (const Sequence& s : sequences_) {
+    if (s.at >= s.size) continue;
+    ++stuck;
+    const Op& op = s.ops[s.at];
+    // What nobody enqueued waits for its thread, which is listed itself.
+    if (s.state == State::kAwaitsEnqueue || stuck > 8) continue;
+    const Rank& rank = graph_.ranks[s.rank];
+    const Program& program = graph_.program_of(rank);
+    absl::StrAppend(&text, "\n  rank ", rank.rank, " ", s.source->name, " #", s.at, ": ");
+    switch (s.state) {
+      case State::kAwaitsMeeting:
+        if (op.kind == OpKind::kComm) {
+          const Call& call = program.calls[op.a];
+          absl::StrAppend(&text, std::string(graph::CommOpName(call.op)), " ", op.b,
+                          " of communicator ",
+                          graph_.communicators[rank.comm[call.participant]].number);
+          if (call.call_site < program.strings.size()) {
+            absl::StrAppend(&text, " at ", program.strings[call.call_site]);
+          }
+        } else {
+          absl::StrAppend(&text, "initialisation of communicator ",
+                          graph_.communicators[rank.comm[op.a]].number);
+        }
+        break;
+      case State::kAwaitsSlot:
+        absl::StrAppend(&text, s.is_stream ? "waits for an event" : "waits for a stream");
+        break;
+      default:
+        absl::StrAppend(&text, "waits for a launch");
+        break;
+    }
+  }
+  return WithHint(
+      absl::FailedPreconditionError(absl::StrCat(
+          stuck,
+          " sequences can never end; they wait for each other or for what no rank does:", text)),
+      "`prism inspect DIR` lists communications that do not match");
+}
+
+absl::StatusOr<Outcome> Evaluation::Run() {
+  Prepare();
+  while (!ready_.empty()) {
+    const uint32_t id = ready_.back();
+    ready_.pop_back();
+    if (sequences_[id].is_stream) {
+      RunStream(id);
+    } else {
+      RunThread(id);
+    }
+  }
+  for (const Sequence& s : sequences_) {
+    if (s.at < s.size) return Stuck();
+    RankOutcome& rank = outcome_.ranks[s.rank];
+    rank.finish_ns = std::max(rank.finish_ns, s.time);
+    outcome_.finish_ns = std::max(outcome_.finish_ns, s.time);
+  }
+  if (options_.probes != nullptr) {
+    for (uint32_t r = 0; r < graph_.ranks.size(); ++r) {
+      const uint32_t p = graph_.ranks[r].program;
+      if (p >= options_.probes->size()) continue;
+      for (const graph::Place place : (*options_.probes)[p]) {
+        if (place.sequence == kNone) {
+          outcome_.ranks[r].probes.push_back(-1);
+          continue;
+        }
+        const uint32_t slot = graph_.programs[p].sequences[place.sequence].ops[place.op].slot;
+        outcome_.ranks[r].probes.push_back(slots_[first_slot_[r] + slot]);
+      }
+    }
+  }
+  return std::move(outcome_);
+}
+
+}  // namespace
+
+int64_t LogNormalDraw::Draw(uint32_t rank, uint32_t iteration, uint32_t sequence, uint32_t op,
+                            int64_t base_ns, TimeSource) const {
+  const uint64_t key = SplitMix(
+      SplitMix(SplitMix(seed_ ^ uint64_t{rank} << 32) ^ uint64_t{iteration} << 32 ^ sequence) ^ op);
+  const double u1 = (static_cast<double>(key >> 11) + 0.5) * 0x1p-53;
+  const double u2 = static_cast<double>(SplitMix(key) >> 11) * 0x1p-53;
+  const double z = std::sqrt(-2 * std::log(u1)) * std::cos(2 * std::numbers::pi * u2);
+  return std::llround(static_cast<double>(base_ns) * std::exp(sigma_ * z));
+}
+
+absl::StatusOr<Outcome> Evaluate(const Graph& graph, const Durations& durations,
+                                 const Options& options) {
+  return Evaluation(graph, durations, options).Run();
+}
+
+}  // namespace prism::engine

@@ -1,0 +1,492 @@
+#include "src/engine/engine.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <numeric>
+#include <random>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "src/graph/check.h"
+#include "src/graph/step.h"
+#include "src/graph/testing/synthetic.h"
+#include "src/trace/writer.h"
+
+namespace prism::engine {
+namespace {
+
+using graph::Graph;
+using graph::kNone;
+using graph::NodeId;
+using graph::Op;
+using graph::OpKind;
+using graph::testing::JobKind;
+using graph::testing::SyntheticJob;
+using ::testing::HasSubstr;
+using trace::CallRecord;
+using trace::CommOp;
+using trace::KernelKind;
+using trace::ValueSource;
+using trace::Writer;
+
+class EngineTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "/engine_test_XXXXXX";
+    directory_ = mkdtemp(pattern.data());
+    std::filesystem::create_directory(directory_ + "/trace");
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  Graph Job(const SyntheticJob& job) {
+    std::filesystem::remove_all(directory_ + "/trace");
+    EXPECT_EQ(graph::testing::WriteJob(directory_, job), 0);
+    return Load();
+  }
+  Graph Load() {
+    absl::StatusOr<Graph> graph = graph::LoadJob(directory_);
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    return *std::move(graph);
+  }
+  std::string Path(uint32_t rank) { return directory_ + "/" + graph::TraceName(rank); }
+
+  // Kernels whose names begin with `prefix` take `ns`; others nothing. No latencies.
+  static Durations Simple(const Graph& graph, const std::map<std::string, int64_t>& kernels,
+                          int64_t call_ns) {
+    Durations d;
+    for (const graph::Program& p : graph.programs) {
+      std::vector<SpanTime> times;
+      for (const graph::Span& s : p.spans) {
+        SpanTime t;
+        for (uint32_t k : s.kernels) {
+          for (const auto& [prefix, ns] : kernels) {
+            if (p.kernels[k].name.starts_with(prefix)) t.ns += ns;
+          }
+        }
+        times.push_back(t);
+      }
+      d.spans.push_back(times);
+    }
+    for (const graph::Rank& r : graph.ranks) {
+      d.calls.emplace_back(graph.program_of(r).calls.size(),
+                           CallTime{call_ns, TimeSource::kModelled});
+    }
+    return d;
+  }
+
+  std::string directory_;
+};
+
+// The published bubble of 1F1B (Narayanan et al. 2019): a step takes (m + p - 1)(tf + tb).
+TEST_F(EngineTest, PipelineTakesTheOneForwardOneBackwardTime) {
+  for (const auto& [stages, micro_batches] :
+       {std::pair<uint32_t, uint32_t>{2, 4}, {4, 4}, {4, 16}, {8, 32}}) {
+    Graph graph = Job({.kind = JobKind::kPipeline,
+                       .world = stages,
+                       .steps = 1,
+                       .micro_batches = micro_batches,
+                       .kernels_per_layer = 1,
+                       .host_ns_per_call = 0});
+    const auto outcome = Evaluate(graph, Simple(graph, {{"forward", 1000}, {"backward", 2000}}, 0));
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    EXPECT_EQ(outcome->finish_ns, (micro_batches + stages - 1) * 3000)
+        << stages << " " << micro_batches;
+    for (const RankOutcome& r : outcome->ranks) EXPECT_EQ(r.span_ns, micro_batches * 3000);
+  }
+}
+
+TEST_F(EngineTest, DataParallelHidesAllButTheLastAllReduce) {
+  constexpr int64_t kLayers = 6, kForward = 100, kBackward = 200;
+  Graph graph = Job({.kind = JobKind::kDataParallel,
+                     .world = 4,
+                     .steps = 1,
+                     .layers = kLayers,
+                     .kernels_per_layer = 1,
+                     .host_ns_per_call = 0});
+  const int64_t first = kLayers * kForward + kBackward;  // until the first gradient is there
+  for (int64_t all_reduce : {50, 150, 400}) {
+    const auto outcome = Evaluate(
+        graph, Simple(graph, {{"forward", kForward}, {"backward", kBackward}}, all_reduce));
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    const int64_t expected = all_reduce <= kBackward
+                                 ? first + (kLayers - 1) * kBackward + all_reduce
+                                 : first + kLayers * all_reduce;
+    EXPECT_EQ(outcome->finish_ns, expected) << all_reduce;
+  }
+}
+
+TEST_F(EngineTest, SlowestRankSetsThePaceOfACollective) {
+  {
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      Writer w;
+      ASSERT_EQ(w.Open(Path(rank).c_str(), rank, 2), 0);
+      const uint32_t s = w.AddStream(0, 0, "s"), one[3] = {1, 1, 1}, world[] = {0, 1};
+      w.Communicator({1, 2, rank, 0, 0}, world);
+      w.Launch(s, w.Kernel(KernelKind::kKernel, rank == 0 ? "fast" : "slow", one, one, 0, 0));
+      CallRecord call{};
+      call.comm = 1;
+      call.peer = -1;
+      call.group = 1;
+      w.Comm(s, w.Call(call), 0, ValueSource::kExact);
+      ASSERT_EQ(w.Close(0), 0);
+    }
+  }
+  Graph graph = Load();
+  const auto outcome =
+      Evaluate(graph, Simple(graph, {{"fast", 10}, {"slow", 70}}, 5), {.timeline = {1, 1}});
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(outcome->finish_ns, 75);
+  EXPECT_EQ(outcome->ranks[0].wait_ns, 60);
+  EXPECT_EQ(outcome->ranks[1].wait_ns, 0);
+  EXPECT_EQ(outcome->ranks[0].transfer_ns, 5);
+  EXPECT_EQ(outcome->timeline.size(), 4u);
+}
+
+TEST_F(EngineTest, LaunchGapsVanishWhereTheHostRunsAhead) {
+  constexpr int kKernels = 20;
+  {
+    Writer w;
+    ASSERT_EQ(w.Open(Path(0).c_str(), 0, 1), 0);
+    const uint32_t s = w.AddStream(0, 0, "s"), one[3] = {1, 1, 1};
+    for (int i = 0; i < kKernels; ++i) {
+      w.HostCall(1000);
+      w.Launch(s, w.Kernel(KernelKind::kKernel, "k", one, one, 0, 0));
+    }
+    ASSERT_EQ(w.Close(0), 0);
+  }
+  Graph graph = Load();
+  Durations d = Simple(graph, {}, 0);
+  d.launch_latency_ns = 300;
+  d.spans[0][0] = {kKernels * 5000, 5000, TimeSource::kMeasured};  // bound by the GPU
+  EXPECT_EQ(Evaluate(graph, d)->finish_ns, 1000 + 300 + kKernels * 5000);
+  d.spans[0][0] = {kKernels * 50, 50, TimeSource::kMeasured};  // bound by the host
+  EXPECT_EQ(Evaluate(graph, d)->finish_ns, kKernels * 1000 + 300 + 50);
+}
+
+TEST_F(EngineTest, UnmatchedCommunicationIsNamed) {
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    Writer w;
+    ASSERT_EQ(w.Open(Path(rank).c_str(), rank, 2), 0);
+    const uint32_t s = w.AddStream(0, 0, "s"), world[] = {0, 1};
+    w.Communicator({7, 2, rank, 0, 0}, world);
+    CallRecord call{};
+    call.comm = 7;
+    call.peer = -1;
+    call.group = 1;
+    call.call_site = w.String("train.py:3");
+    if (rank == 0) w.Comm(s, w.Call(call), 0, ValueSource::kExact);
+    ASSERT_EQ(w.Close(0), 0);
+  }
+  Graph graph = Load();
+  const auto status = Evaluate(graph, Simple(graph, {}, 0)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.ToString(), HasSubstr("AllReduce 0 of communicator 7 at train.py:3"));
+  EXPECT_TRUE(Evaluate(graph, Simple(graph, {}, 0), {.tolerate_missing = true}).ok());
+}
+
+TEST_F(EngineTest, MissingRanksAreTolerated) {
+  Graph full = Job({.kind = JobKind::kPipeline, .world = 4});
+  std::filesystem::remove(Path(2));
+  Graph graph = *graph::LoadJob(directory_, {.allow_incomplete = true});
+  EXPECT_FALSE(Evaluate(graph, Simple(graph, {}, 0)).ok());
+  EXPECT_TRUE(Evaluate(graph, Simple(graph, {}, 0), {.tolerate_missing = true}).ok());
+}
+
+TEST_F(EngineTest, DrawsDependOnRankAndSeedAlone) {
+  const LogNormalDraw draw(1, 0.1), other(2, 0.1);
+  const auto at = [](const DurationDraw& d, uint32_t rank, uint32_t op) {
+    return d.Draw(rank, 0, 0, op, 1'000'000, TimeSource::kMeasured);
+  };
+  EXPECT_EQ(at(draw, 3, 4), at(draw, 3, 4));
+  EXPECT_NE(at(draw, 3, 4), at(draw, 2, 4));
+  EXPECT_NE(at(draw, 3, 4), at(draw, 3, 5));
+  EXPECT_NE(at(draw, 3, 4), at(other, 3, 4));
+  std::vector<double> logs;
+  for (uint32_t i = 0; i < 20000; ++i)
+    logs.push_back(std::log(static_cast<double>(at(draw, 0, i)) / 1e6));
+  const double mean =
+      std::accumulate(logs.begin(), logs.end(), 0.0) / static_cast<double>(logs.size());
+  double variance = 0;
+  for (double x : logs) variance += (x - mean) * (x - mean) / static_cast<double>(logs.size());
+  EXPECT_NEAR(mean, 0, 0.003);
+  EXPECT_NEAR(std::sqrt(variance), 0.1, 0.003);
+}
+
+// measured.md: the expected maximum of N normal samples is +2.35 sigma at 64 ranks.
+TEST_F(EngineTest, JitterOfManyRanksRaisesTheStep) {
+  Graph graph = Job({.kind = JobKind::kDataParallel,
+                     .world = 64,
+                     .steps = 1,
+                     .layers = 1,
+                     .kernels_per_layer = 1,
+                     .host_ns_per_call = 0});
+  const Durations d = Simple(graph, {{"forward", 1'000'000}}, 0);
+  double sum = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const LogNormalDraw draw(seed, 0.01);
+    sum += static_cast<double>(Evaluate(graph, d, {.draw = &draw})->finish_ns) / 1e6;
+  }
+  EXPECT_NEAR(sum / 200, 1 + 0.01 * 2.35, 0.002);
+}
+
+// Times by a longest path over the explicit edges: no queues, no waiting, another data structure.
+std::map<std::tuple<uint32_t, uint32_t, uint32_t>, int64_t> LongestPath(const Graph& graph,
+                                                                        const Durations& d) {
+  using Role = graph::ExplicitGraph::Role;
+  const graph::ExplicitGraph g = graph::ExpandEdges(graph);
+  const size_t n = g.vertices.size();
+  std::vector<std::vector<uint32_t>> before(n), after(n);
+  std::vector<size_t> degree(n, 0);
+  for (const auto& [from, to] : g.edges) {
+    before[to].push_back(from);
+    after[from].push_back(to);
+    ++degree[to];
+  }
+  const auto op_of = [&](uint32_t v) -> const Op& {
+    const NodeId node = g.vertices[v].node;
+    return graph.program_of(graph.ranks[node.rank]).sequences[node.sequence].ops[node.op];
+  };
+  std::vector<int64_t> time(n, 0);
+  std::vector<uint32_t> queue;
+  for (uint32_t v = 0; v < n; ++v) {
+    if (degree[v] == 0) queue.push_back(v);
+  }
+  size_t done = 0;
+  std::map<std::tuple<uint32_t, uint32_t, uint32_t>, int64_t> result;
+  for (; done < queue.size(); ++done) {
+    const uint32_t v = queue[done];
+    const NodeId node = g.vertices[v].node;
+    const graph::Rank& rank = graph.ranks[node.rank];
+    const Op& op = op_of(v);
+    const bool stream =
+        graph.program_of(rank).sequences[node.sequence].kind == trace::SequenceKind::kStream;
+    int64_t start = 0, last = 0;
+    for (uint32_t u : before[v]) {
+      const Op& from = op_of(u);
+      if (from.kind == OpKind::kEnqueueLast && stream) {
+        last = time[u] - from.detail;
+        continue;
+      }
+      const bool launch =
+          stream && from.kind == OpKind::kEnqueue && g.vertices[v].role != Role::kMeeting;
+      start = std::max(start, time[u] + (launch ? d.launch_latency_ns : 0));
+      if (launch) last = std::max(last, time[u]);
+    }
+    switch (g.vertices[v].role) {
+      case Role::kReady:
+        time[v] = start;
+        break;
+      case Role::kMeeting: {
+        int64_t cost = 0;
+        for (uint32_t w : after[v]) {
+          if (op_of(w).kind == OpKind::kComm)
+            cost = std::max(cost, d.calls[g.vertices[w].node.rank][op_of(w).a].ns);
+        }
+        time[v] = start + cost;
+        break;
+      }
+      case Role::kDone:
+        time[v] = start;
+        if (op.kind == OpKind::kHost) time[v] += op.b;
+        if (op.kind == OpKind::kSpan) {
+          const SpanTime& span = d.spans[rank.program][op.a];
+          time[v] = std::max(start + span.ns,
+                             last + d.launch_latency_ns + std::min(span.tail_ns, span.ns));
+        }
+        result[{node.rank, node.sequence, node.op}] = time[v];
+        break;
+    }
+    for (uint32_t w : after[v]) {
+      if (--degree[w] == 0) queue.push_back(w);
+    }
+  }
+  EXPECT_EQ(done, n);
+  return result;
+}
+
+// A random program of several ranks, streams and threads that can run: built in one global order,
+// so that nothing waits for the future, but with every kind of dependency.
+void WriteRandomJob(const std::string& directory, uint32_t world, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::unique_ptr<Writer>> w;
+  struct State {
+    std::vector<uint32_t> streams;
+    std::vector<std::pair<uint32_t, uint64_t>> records;
+    uint64_t version = 0;
+  };
+  std::vector<State> state(world);
+  std::vector<uint32_t> ranks(world);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  for (uint32_t r = 0; r < world; ++r) {
+    w.push_back(std::make_unique<Writer>());
+    ASSERT_EQ(w[r]->Open((directory + "/" + graph::TraceName(r)).c_str(), r, world), 0);
+    for (int i = 0; i < 3; ++i)
+      state[r].streams.push_back(w[r]->AddStream(0, 0, "s" + std::to_string(i)));
+    w[r]->Communicator({1, world, r, 0, 0}, ranks.data());
+    w[r]->CommInit(1);
+  }
+  uint64_t collectives = 0;
+  std::map<std::pair<uint32_t, uint32_t>, uint64_t> messages;
+  const auto call = [&](uint32_t r, CommOp op, int32_t peer, uint32_t group, uint64_t count) {
+    CallRecord c{};
+    c.comm = 1;
+    c.op = static_cast<uint32_t>(op);
+    c.peer = peer;
+    c.count = count;
+    c.group = group;
+    return w[r]->Call(c);
+  };
+  for (int event = 0; event < 400; ++event) {
+    const auto r = static_cast<uint32_t>(random() % world);
+    State& s = state[r];
+    const uint32_t stream = s.streams[random() % 3];
+    switch (random() % 10) {
+      case 0:
+      case 1:
+      case 2: {
+        const uint32_t grid[3] = {static_cast<uint32_t>(1 + random() % 9), 1, 1},
+                       one[3] = {1, 1, 1};
+        for (uint64_t i = 1 + random() % 3; i > 0; --i) {
+          w[r]->HostCall(random() % 50);
+          w[r]->Launch(stream, w[r]->Kernel(KernelKind::kKernel, "k", grid, one, 0, 0));
+        }
+        break;
+      }
+      case 3:
+        w[r]->Record(stream, static_cast<uint32_t>(random() % 3) + 1, ++s.version);
+        break;
+      case 4:
+        if (s.version > 0) {
+          // Which event a version was of does not matter: most guesses are of records that never
+          // happened.
+          w[r]->Wait(stream, static_cast<uint32_t>(random() % 3) + 1, 1 + random() % s.version);
+        }
+        break;
+      case 5:
+        w[r]->SyncStream(stream);
+        break;
+      case 6:
+        w[r]->HostCall(random() % 500);
+        w[r]->StreamNode(stream, trace::NodeKind::kHostFunc);
+        break;
+      case 7:
+        for (uint32_t q = 0; q < world; ++q) {
+          w[q]->Comm(state[q].streams[random() % 3],
+                     call(q, CommOp::kAllReduce, -1, 1, random() % 4), collectives,
+                     ValueSource::kExact);
+        }
+        ++collectives;
+        break;
+      case 8: {
+        const auto to = static_cast<uint32_t>(random() % world);
+        if (to == r) break;
+        const uint64_t order = messages[{r, to}]++;
+        w[r]->Comm(stream, call(r, CommOp::kSend, static_cast<int32_t>(to), 1, 3), order,
+                   ValueSource::kExact);
+        w[to]->Comm(state[to].streams[random() % 3],
+                    call(to, CommOp::kRecv, static_cast<int32_t>(r), 1, 3), order,
+                    ValueSource::kExact);
+        break;
+      }
+      case 9:  // all to all, in one group each
+        for (uint32_t q = 0; q < world; ++q) {
+          const uint32_t on = state[q].streams[random() % 3];
+          for (uint32_t p = 0; p < world; ++p) {
+            w[q]->Comm(on, call(q, CommOp::kSend, static_cast<int32_t>(p), 2 * world, 7),
+                       messages[{q, p}], ValueSource::kExact);
+            w[q]->Comm(on, call(q, CommOp::kRecv, static_cast<int32_t>(p), 2 * world, 7),
+                       messages[{p, q}], ValueSource::kExact);
+          }
+        }
+        for (uint32_t q = 0; q < world; ++q) {
+          for (uint32_t p = 0; p < world; ++p) ++messages[{q, p}];
+        }
+        break;
+    }
+  }
+  for (auto& writer : w) ASSERT_EQ(writer->Close(0), 0);
+}
+
+TEST_F(EngineTest, AgreesWithTheLongestPathOfRandomGraphs) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    const auto world = static_cast<uint32_t>(1 + seed % 4);
+    std::filesystem::remove_all(directory_ + "/trace");
+    std::filesystem::create_directory(directory_ + "/trace");
+    WriteRandomJob(directory_, world, seed);
+    Graph graph = Load();
+    std::mt19937_64 random(seed);
+    Durations d = Simple(graph, {}, 0);
+    d.launch_latency_ns = static_cast<int64_t>(random() % 30);
+    for (auto& spans : d.spans) {
+      for (SpanTime& s : spans) {
+        s.ns = static_cast<int64_t>(random() % 200);
+        s.tail_ns = static_cast<int64_t>(random() % 50);
+      }
+    }
+    for (auto& calls : d.calls) {
+      for (CallTime& c : calls) c.ns = static_cast<int64_t>(random() % 100);
+    }
+    // Every operation is probed.
+    std::vector<std::vector<graph::Place>> probes(graph.programs.size());
+    for (size_t p = 0; p < graph.programs.size(); ++p) {
+      for (uint32_t s = 0; s < graph.programs[p].sequences.size(); ++s) {
+        for (uint32_t i = 0; i < graph.programs[p].sequences[s].ops.size(); ++i) {
+          probes[p].push_back({s, i});
+          graph.programs[p].AddSlot({s, i});
+        }
+      }
+    }
+    const auto expected = LongestPath(graph, d);
+    const auto outcome = Evaluate(graph, d, {.probes = &probes});
+    ASSERT_TRUE(outcome.ok()) << seed << outcome.status();
+    size_t compared = 0;
+    for (uint32_t r = 0; r < graph.ranks.size(); ++r) {
+      const auto& places = probes[graph.ranks[r].program];
+      for (size_t i = 0; i < places.size(); ++i) {
+        const auto& ops = graph.program_of(graph.ranks[r]).sequences[places[i].sequence].ops;
+        // Calls of a group complete together; the explicit graph gives each its own completion.
+        uint32_t first = places[i].op;
+        while (ops[first].kind == OpKind::kComm && ops[first].detail == 0) --first;
+        int64_t want = 0;
+        const uint32_t count = ops[first].kind == OpKind::kComm ? ops[first].detail : 1;
+        for (uint32_t k = first; k < first + count; ++k) {
+          want = std::max(want, expected.at({r, places[i].sequence, k}));
+        }
+        ASSERT_EQ(outcome->ranks[r].probes[i], want)
+            << "seed " << seed << " rank " << r << " sequence " << places[i].sequence << " op "
+            << places[i].op;
+        ++compared;
+      }
+    }
+    EXPECT_EQ(compared, graph.ops);
+    EXPECT_EQ(outcome->operations, graph.ops);
+  }
+}
+
+TEST_F(EngineTest, TimelineCoversEverySpanAndCommunication) {
+  Graph graph = Job({.kind = JobKind::kFullyShardedDP, .world = 4, .steps = 2});
+  const auto outcome = Evaluate(graph, Simple(graph, {{"forward", 100}, {"backward", 100}}, 10),
+                                {.timeline = {0, 1, 0, 0}});
+  ASSERT_TRUE(outcome.ok());
+  size_t expected = 0, listed = 0;
+  const graph::Program& p = graph.program_of(graph.ranks[1]);
+  for (const graph::Sequence& s : p.sequences) {
+    for (const Op& op : s.ops) expected += op.kind == OpKind::kSpan || op.kind == OpKind::kComm;
+  }
+  int64_t spans = 0;
+  for (const Interval& i : outcome->timeline) {
+    EXPECT_EQ(i.rank, 1u);
+    EXPECT_LE(i.start_ns, i.end_ns);
+    const Op& op = p.sequences[i.sequence].ops[i.op];
+    listed += op.kind == OpKind::kSpan || op.kind == OpKind::kComm;
+    if (op.kind == OpKind::kSpan) spans += i.end_ns - i.start_ns;
+  }
+  EXPECT_EQ(listed, expected);
+  EXPECT_EQ(spans, outcome->ranks[1].span_ns);
+}
+
+}  // namespace
+}  // namespace prism::engine
