@@ -1,0 +1,91 @@
+"""Runs a training program under torchrun and reads what the examples print: losses by step, checksums by rank."""
+
+import dataclasses
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+STEP_LINE = re.compile(r"^step (\d+) loss \S+ (\S+)", re.M)
+RANK_LINE = re.compile(r"^rank (\d+) (?:checksum ([0-9a-f]+) )?max_memory_allocated (\d+) max_memory_reserved (\d+)", re.M)
+
+
+class RunFailed(Exception):
+    """The program exited non-zero, ran out of time or printed too little; says which and shows its last lines."""
+
+
+@dataclasses.dataclass
+class TrainingRun:
+    """`losses` in the order of steps, as hexadecimal floats; `checksums` and `peaks` (allocated, reserved) by rank."""
+
+    losses: list[str]
+    checksums: dict[int, str]
+    peaks: dict[int, tuple[int, int]]
+    seconds: float
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def torchrun(python: str | Path, ranks: int) -> list[str]:
+    """Returns the command line up to the program, on a rendezvous port that is free now."""
+    return [str(python), "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", f"--master-port={free_port()}"]
+
+
+def run_training(
+    command: Sequence[str | Path], environment: Mapping[str, str], ranks: int, steps: int, timeout: float
+) -> TrainingRun:
+    """Runs the command to its end and parses what it printed. Whatever it started is ended with it."""
+    start = time.monotonic()
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=os.environ | {"OMP_NUM_THREADS": "1"} | dict(environment),
+            start_new_session=True,
+        )
+        try:
+            code: int | None = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    losses = {int(step): loss for step, loss in STEP_LINE.findall(text)}
+    ranked = {int(rank): (checksum, int(a), int(r)) for rank, checksum, a, r in RANK_LINE.findall(text)}
+    reason = None
+    if code is None:
+        reason = f"did not end within {timeout:.0f} s"
+    elif code:
+        reason = f"exit code {code}"
+    elif sorted(losses) != list(range(steps)) or sorted(ranked) != list(range(ranks)):
+        reason = f"reported {len(losses)} of {steps} steps and {len(ranked)} of {ranks} ranks"
+    if reason:
+        tail = "\n".join("    " + line for line in text.splitlines()[-25:])
+        raise RunFailed(f"{reason}: {' '.join(map(str, command))}\n{tail}")
+    return TrainingRun(
+        [losses[step] for step in range(steps)],
+        {rank: checksum for rank, (checksum, _, _) in ranked.items()},
+        {rank: (allocated, reserved) for rank, (_, allocated, reserved) in ranked.items()},
+        time.monotonic() - start,
+    )
+
+
+def progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
