@@ -511,15 +511,19 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def main() -> None:
-    options = parse_arguments()
-    device = start_process_group(options.device)
+def run(options: argparse.Namespace, device: torch.device) -> None:
     training = Training(options, device)
     if options.find_micro_batch:
         find_micro_batch(training)
     else:
         train(training, options.steps)
         report_rank(training.model, device, options.checksum)
+
+
+def main() -> None:
+    options = parse_arguments()
+    device = start_process_group(options.device)
+    run(options, device)  # the model is gone before the group through which it communicates
     dist.destroy_process_group()
 
 

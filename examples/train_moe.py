@@ -187,9 +187,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def main() -> None:
-    options = parse_arguments()
-    device = start_process_group(options.device)
+def run(options: argparse.Namespace, device: torch.device) -> None:
     training = ExpertParallelTraining(options, device)
     for number in range(options.steps):
         loss = training.step(number)
@@ -198,6 +196,12 @@ def main() -> None:
             allocated, _ = peak_memory(device)
             say(f"step {number} loss {value:.6f} {value.hex()} max_memory_allocated {allocated}")
     report_rank(training.model, device, options.checksum)
+
+
+def main() -> None:
+    options = parse_arguments()
+    device = start_process_group(options.device)
+    run(options, device)  # the model is gone before the group through which it communicates
     dist.destroy_process_group()
 
 
