@@ -600,9 +600,10 @@ absl::Status Coordinator::OnOpPost(Client& client, const wire::OpPost& packet,
       slot.members.resize(comm.members.size());
       slot.members[member] = ref;
       ++slot.called;
-      const auto other = std::find_if(slot.members.begin(), slot.members.end(),
-                                      [](const OpRef& o) { return bool(o); });
-      if (slot.disagreed_ns == 0 && !SameCall(other->record(), record)) {
+      const bool agrees = std::all_of(
+          slot.members.begin(), slot.members.end(),
+          [&](const OpRef& other) { return !other || SameCall(other.record(), record); });
+      if (!agrees && slot.disagreed_ns == 0) {
         slot.disagreed_ns = std::max<int64_t>(now_ns, 1);
         disagreements_.insert({comm.number, call});
       }
