@@ -32,6 +32,7 @@ class Context {
   StreamRef legacy;
   std::vector<StreamRef> streams;  // with the legacy one
   int busy_blocking = 0;           // blocking streams, other than the legacy one, that are not idle
+  int capturing_blocking = 0;      // blocking streams that capture
   std::set<Context*> peers;        // whose memory this context may access
 };
 

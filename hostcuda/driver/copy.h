@@ -25,6 +25,29 @@ struct CopyShape {
   uint64_t destination_plane = 0, source_plane = 0;
 };
 
+/// Reads a CUDA_MEMCPY3D or CUDA_MEMCPY3D_PEER; false where it names an array: those are not emulated.
+template <class Parameters>
+bool ShapeOf(const Parameters& p, CopyShape* shape) {
+  const auto side = [](CUmemorytype type, const void* host, CUdeviceptr device, uintptr_t* address) {
+    *address = type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uintptr_t>(host) : device;
+    return type != CU_MEMORYTYPE_ARRAY;
+  };
+  if (!side(p.srcMemoryType, p.srcHost, p.srcDevice, &shape->source) ||
+      !side(p.dstMemoryType, p.dstHost, p.dstDevice, &shape->destination)) {
+    return false;
+  }
+  shape->width = p.WidthInBytes;
+  shape->height = p.Height;
+  shape->depth = p.Depth;
+  shape->source_pitch = p.srcPitch != 0 ? p.srcPitch : shape->width;
+  shape->destination_pitch = p.dstPitch != 0 ? p.dstPitch : shape->width;
+  shape->source_plane = shape->source_pitch * (p.srcHeight != 0 ? p.srcHeight : shape->height);
+  shape->destination_plane = shape->destination_pitch * (p.dstHeight != 0 ? p.dstHeight : shape->height);
+  shape->source += p.srcZ * shape->source_plane + p.srcY * shape->source_pitch + p.srcXInBytes;
+  shape->destination += p.dstZ * shape->destination_plane + p.dstY * shape->destination_pitch + p.dstXInBytes;
+  return true;
+}
+
 /// Enqueues a copy; `synchronous`: returns when it is done. As on a GPU, pageable memory is read before the call
 /// returns and written when it returns.
 CUresult Copy(const StreamRef& stream, const CopyShape& shape, Direction direction, bool synchronous);

@@ -93,6 +93,8 @@ CUresult Engine::Begin(Stream& stream, Start* start) {
   if (sticky != 0) return static_cast<CUresult>(sticky);
   if (stream.capture != nullptr) {
     *start = Start::kCaptured;
+  } else if (stream.legacy && stream.context->capturing_blocking != 0) {
+    return CaptureImplicit(*stream.context);
   } else {
     *start = Clear(stream) ? Start::kIdle : Start::kQueue;
   }
@@ -223,7 +225,7 @@ CUresult Engine::SubmitWork(Stream& stream, const Label& given, std::shared_ptr<
   Start start;
   const CUresult begun = Begin(stream, &start);
   if (begun != CUDA_SUCCESS) return begun;
-  if (start == Start::kCaptured) return CaptureWork(stream, label, std::move(work));
+  if (start == Start::kCaptured) return CaptureWork(stream, label, work);  // a copy: released after the lock
   if (start == Start::kQueue) {
     QueueEntry entry;
     CollectWaits(stream, entry.waits);

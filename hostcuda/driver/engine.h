@@ -49,9 +49,10 @@ struct PollState {
   uint64_t now_ns = 0;
   uint64_t wake_at_ns = UINT64_MAX;
   int words = 0;
-  WaitWord word[2];
+  WaitWord word[4];
+  /// Beyond four words the rest is looked at by time only.
   void WaitFor(const void* address, uint32_t seen) {
-    if (words < 2) word[words++] = {address, seen};
+    if (words < 4) word[words++] = {address, seen};
   }
 };
 
@@ -247,6 +248,8 @@ class Engine {
 CUresult CaptureWork(Stream& stream, const Label& label, std::shared_ptr<Work> work);
 CUresult CaptureRecord(Stream& stream, const EventRef& event, bool external);
 CUresult CaptureWait(Stream& stream, Event& event, bool external);
+/// An operation of the legacy stream while a blocking stream captures: invalidates those captures.
+CUresult CaptureImplicit(Context& context);
 /// A call that is not allowed while `stream` captures: invalidates the capture.
 CUresult CaptureForbidden(Stream& stream);
 

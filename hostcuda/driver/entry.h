@@ -2,15 +2,12 @@
 #ifndef HOSTCUDA_DRIVER_ENTRY_H_
 #define HOSTCUDA_DRIVER_ENTRY_H_
 
-// All versions of every call, under their own symbols.
-#ifndef __CUDA_API_VERSION_INTERNAL
-#define __CUDA_API_VERSION_INTERNAL
-#endif
 #include <cuda.h>
 #include <cudaProfiler.h>
-// These two keep their macros even so.
-#undef cuMemHostRegister
-#undef cuIpcOpenMemHandle
+
+#ifndef __CUDA_API_VERSION_INTERNAL
+#error "the driver is compiled with -D__CUDA_API_VERSION_INTERNAL: all versions of every call under their own symbols"
+#endif
 
 #include "hostcuda/driver/context.h"
 #include "hostcuda/driver/driver.h"

@@ -91,21 +91,9 @@ CUresult Copy2D(const CUDA_MEMCPY2D* p, CUstream handle, bool synchronous, const
 template <class Parameters>
 CUresult Copy3D(const Parameters* p, CUstream handle, bool synchronous, const char* function) {
   if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (p->WidthInBytes == 0 || p->Height == 0 || p->Depth == 0) return CUDA_SUCCESS;
   CopyShape shape;
-  if (!Side(p->srcMemoryType, p->srcHost, p->srcDevice, &shape.source) ||
-      !Side(p->dstMemoryType, p->dstHost, p->dstDevice, &shape.destination)) {
-    return hostcuda::NotEmulated(function, "a copy from or to an array");
-  }
-  shape.width = p->WidthInBytes;
-  shape.height = p->Height;
-  shape.depth = p->Depth;
-  if (shape.width == 0 || shape.height == 0 || shape.depth == 0) return CUDA_SUCCESS;
-  shape.source_pitch = p->srcPitch != 0 ? p->srcPitch : shape.width;
-  shape.destination_pitch = p->dstPitch != 0 ? p->dstPitch : shape.width;
-  shape.source_plane = shape.source_pitch * (p->srcHeight != 0 ? p->srcHeight : shape.height);
-  shape.destination_plane = shape.destination_pitch * (p->dstHeight != 0 ? p->dstHeight : shape.height);
-  shape.source += p->srcZ * shape.source_plane + p->srcY * shape.source_pitch + p->srcXInBytes;
-  shape.destination += p->dstZ * shape.destination_plane + p->dstY * shape.destination_pitch + p->dstXInBytes;
+  if (!hostcuda::ShapeOf(*p, &shape)) return hostcuda::NotEmulated(function, "a copy from or to an array");
   HC_STREAM(stream, handle);
   return hostcuda::Copy(stream, shape, Direction::kInfer, synchronous);
 }

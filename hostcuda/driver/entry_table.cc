@@ -68,6 +68,12 @@ HC_ENTRY int hostcudaRegisterKernel(const char* name, hostcudaKernelBody body) {
   return CUDA_SUCCESS;
 }
 
+HC_ENTRY int hostcudaRegisterKernelParameters(const char* name, int count, const unsigned* sizes) {
+  if (name == nullptr || count < 0 || (count > 0 && sizes == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  hostcuda::RegisterParameters(name, std::vector<uint32_t>(sizes, sizes + count));
+  return CUDA_SUCCESS;
+}
+
 // ---- what hostcuda's own libraries use
 
 namespace {

@@ -40,47 +40,55 @@ int BlocksPerMultiprocessor(const LaunchShape& shape) {
   return static_cast<int>(blocks);
 }
 
-CUresult LaunchKernel(Stream& stream, Kernel& kernel, const LaunchShape& shape, void** parameters, void** extra) {
-  const unsigned *grid = shape.grid, *block = shape.block;
-  if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[0] > 2147483647u || grid[1] > 65535 || grid[2] > 65535 ||
-      block[0] == 0 || block[1] == 0 || block[2] == 0 || block[0] > 1024 || block[1] > 1024 || block[2] > 64 ||
-      uint64_t{block[0]} * block[1] * block[2] > 1024 ||
-      shape.shared_bytes > static_cast<unsigned>(kernel.max_dynamic_shared.load(std::memory_order_relaxed))) {
-    return CUDA_ERROR_INVALID_VALUE;
+namespace {
+
+/// Runs a body on copied parameters.
+struct BodyRun {
+  hostcudaKernelBody body;
+  const Kernel* kernel;
+  LaunchShape shape;
+  std::shared_ptr<const Arguments> arguments;
+
+  int operator()(PollState&) const {
+    // Bodies may write to their parameters, as kernels may: every run gets a copy.
+    std::vector<char> copy = arguments->bytes;
+    std::vector<void*> pointers;
+    for (const uint32_t offset : arguments->offsets) pointers.push_back(copy.data() + offset);
+    RunBody(body, *kernel, shape, pointers.data());
+    return kDone;
   }
+};
+
+CUresult CheckShape(const Kernel& kernel, const LaunchShape& shape) {
+  const unsigned *grid = shape.grid, *block = shape.block;
+  const bool valid = grid[0] != 0 && grid[1] != 0 && grid[2] != 0 && grid[0] <= 2147483647u && grid[1] <= 65535 &&
+                     grid[2] <= 65535 && block[0] != 0 && block[1] != 0 && block[2] != 0 && block[0] <= 1024 &&
+                     block[1] <= 1024 && block[2] <= 64 && uint64_t{block[0]} * block[1] * block[2] <= 1024 &&
+                     shape.shared_bytes <= static_cast<unsigned>(kernel.max_dynamic_shared.load(std::memory_order_relaxed));
+  return valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+Label LabelOf(Kernel& kernel, const LaunchShape& shape) {
   Label label;
   label.type = CU_GRAPH_NODE_TYPE_KERNEL;
   label.activity = HOSTCUDA_ACTIVITY_KERNEL;
   label.name = kernel.name;
   for (int i = 0; i < 3; ++i) {
-    label.grid[i] = grid[i];
-    label.block[i] = block[i];
+    label.grid[i] = shape.grid[i];
+    label.block[i] = shape.block[i];
   }
   label.shared_bytes = shape.shared_bytes;
   label.handle = &kernel;
-  Engine& engine = Driver::Get()->engine();
-  const hostcudaKernelBody body = FindBody(kernel.name);
-  if (body == nullptr) return engine.SubmitNothing(stream, label);
+  return label;
+}
 
-  const Kernel* const own = &kernel;
+/// Copies the parameters; null where a kernelParams launch gives none.
+std::shared_ptr<const Arguments> CopyArguments(const Kernel& kernel, void** parameters, void** extra) {
   const char* buffer = nullptr;
   size_t buffer_bytes = 0;
   for (void** option = extra; option != nullptr && *option != CU_LAUNCH_PARAM_END; option += 2) {
     if (*option == CU_LAUNCH_PARAM_BUFFER_POINTER) buffer = static_cast<const char*>(option[1]);
     if (*option == CU_LAUNCH_PARAM_BUFFER_SIZE) buffer_bytes = *static_cast<size_t*>(option[1]);
-  }
-  if (!kernel.sizes_known) {
-    if (buffer == nullptr && engine.Idle(stream)) {
-      return engine.Submit(stream, label, [=](PollState&) {
-        RunBody(body, *own, shape, parameters);
-        return kDone;
-      });
-    }
-    fprintf(stderr,
-            "hostcuda: kernel %s has a CPU body, is launched on a busy or capturing stream, and neither its image nor its "
-            "name tells its parameters' sizes; call hostcudaRegisterKernelParameters\n",
-            kernel.name);
-    return CUDA_ERROR_NOT_SUPPORTED;
   }
   auto arguments = std::make_shared<Arguments>();
   const size_t count = kernel.parameter_sizes.size();
@@ -90,19 +98,56 @@ CUresult LaunchKernel(Stream& stream, Kernel& kernel, const LaunchShape& shape, 
   if (buffer != nullptr) {
     memcpy(arguments->bytes.data(), buffer, std::min(bytes, buffer_bytes));
   } else if (count > 0) {
-    if (parameters == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (parameters == nullptr) return nullptr;
     for (size_t i = 0; i < count; ++i) {
       memcpy(arguments->bytes.data() + arguments->offsets[i], parameters[i], kernel.parameter_sizes[i]);
     }
   }
-  return engine.Submit(stream, label, [=](PollState&) {
-    // Bodies may write to their parameters, as kernels may: every run gets a copy.
-    std::vector<char> copy = arguments->bytes;
-    std::vector<void*> pointers;
-    for (const uint32_t offset : arguments->offsets) pointers.push_back(copy.data() + offset);
-    RunBody(body, *own, shape, pointers.data());
-    return kDone;
-  });
+  return arguments;
+}
+
+CUresult UnknownSizes(const Kernel& kernel) {
+  fprintf(stderr,
+          "hostcuda: kernel %s has a CPU body, is launched on a busy or capturing stream, and neither its image nor its "
+          "name tells its parameters' sizes; call hostcudaRegisterKernelParameters\n",
+          kernel.name);
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+}  // namespace
+
+CUresult PrepareKernel(Kernel& kernel, const LaunchShape& shape, void** parameters, void** extra, Label* label, std::shared_ptr<Work>* work) {
+  if (const CUresult checked = CheckShape(kernel, shape); checked != CUDA_SUCCESS) return checked;
+  *label = LabelOf(kernel, shape);
+  work->reset();
+  const hostcudaKernelBody body = FindBody(kernel.name);
+  if (body == nullptr) return CUDA_SUCCESS;
+  LearnParameters(kernel);
+  if (!kernel.sizes_known) return UnknownSizes(kernel);
+  const auto arguments = CopyArguments(kernel, parameters, extra);
+  if (arguments == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *work = std::make_shared<FunctionWork<BodyRun>>(BodyRun{body, &kernel, shape, arguments});
+  return CUDA_SUCCESS;
+}
+
+CUresult LaunchKernel(Stream& stream, Kernel& kernel, const LaunchShape& shape, void** parameters, void** extra) {
+  if (const CUresult checked = CheckShape(kernel, shape); checked != CUDA_SUCCESS) return checked;
+  Engine& engine = Driver::Get()->engine();
+  const hostcudaKernelBody body = FindBody(kernel.name);
+  if (body == nullptr) return engine.SubmitNothing(stream, LabelOf(kernel, shape));
+  LearnParameters(kernel);
+  if (!kernel.sizes_known) {
+    if (extra != nullptr || !engine.Idle(stream)) return UnknownSizes(kernel);
+    // Runs before the call returns, so the caller's own copies serve.
+    const Kernel* const own = &kernel;
+    return engine.Submit(stream, LabelOf(kernel, shape), [=](PollState&) {
+      RunBody(body, *own, shape, parameters);
+      return kDone;
+    });
+  }
+  const auto arguments = CopyArguments(kernel, parameters, extra);
+  if (arguments == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return engine.Submit(stream, LabelOf(kernel, shape), BodyRun{body, &kernel, shape, arguments});
 }
 
 }  // namespace hostcuda

@@ -180,12 +180,30 @@ bool ReadFat(const uint8_t* data, Module* module) {
 struct Bodies {
   std::shared_mutex mutex;
   std::unordered_map<std::string, hostcudaKernelBody> by_name;
+  std::unordered_map<std::string, std::vector<uint32_t>> sizes;
   std::atomic<bool> any{false};
 };
 
 Bodies& AllBodies() {
   static Bodies* const bodies = new Bodies;
   return *bodies;
+}
+
+}  // namespace
+
+namespace {
+
+/// Offsets of parameters laid out as CUDA lays them out: each aligned to its size (structures: to 8).
+std::vector<uint32_t> PackedOffsets(const std::vector<uint32_t>& sizes) {
+  std::vector<uint32_t> offsets;
+  uint32_t offset = 0;
+  for (const uint32_t size : sizes) {
+    const uint32_t alignment = size == 1 || size == 2 || size == 4 ? size : 8;
+    offset = (offset + alignment - 1) / alignment * alignment;
+    offsets.push_back(offset);
+    offset += size;
+  }
+  return offsets;
 }
 
 }  // namespace
@@ -215,12 +233,7 @@ Kernel* Module::Find(std::string_view name) {
     kernel->parameter_offsets = listed->second.offsets;
   } else {
     kernel->sizes_known = ParameterSizesFromName(kernel->name, &kernel->parameter_sizes);
-    uint32_t offset = 0;
-    for (const uint32_t size : kernel->parameter_sizes) {
-      offset = (offset + size - 1) / size * size;
-      kernel->parameter_offsets.push_back(offset);
-      offset += size;
-    }
+    kernel->parameter_offsets = PackedOffsets(kernel->parameter_sizes);
   }
   kernels.emplace(std::string(name), kernel);
   return kernel;
@@ -270,6 +283,23 @@ void RegisterBody(const char* name, hostcudaKernelBody body) {
   std::unique_lock lock(bodies.mutex);
   bodies.by_name[name] = body;
   bodies.any.store(true, std::memory_order_release);
+}
+
+void RegisterParameters(const char* name, const std::vector<uint32_t>& sizes) {
+  Bodies& bodies = AllBodies();
+  std::unique_lock lock(bodies.mutex);
+  bodies.sizes[name] = sizes;
+}
+
+void LearnParameters(Kernel& kernel) {
+  if (kernel.sizes_known.load(std::memory_order_acquire)) return;
+  Bodies& bodies = AllBodies();
+  std::unique_lock lock(bodies.mutex);
+  const auto known = bodies.sizes.find(kernel.name);
+  if (known == bodies.sizes.end() || kernel.sizes_known.load(std::memory_order_relaxed)) return;
+  kernel.parameter_sizes = known->second;
+  kernel.parameter_offsets = PackedOffsets(known->second);
+  kernel.sizes_known.store(true, std::memory_order_release);
 }
 
 bool AnyBody() { return AllBodies().any.load(std::memory_order_acquire); }

@@ -31,8 +31,8 @@ struct Kernel {
   uint32_t magic = kMagic;
   const char* name = "";  // interned, static lifetime
   Module* module = nullptr;
-  bool sizes_known = false;
-  std::vector<uint32_t> parameter_sizes;
+  std::atomic<bool> sizes_known{false};
+  std::vector<uint32_t> parameter_sizes;  // constant once sizes_known
   std::vector<uint32_t> parameter_offsets;
   std::atomic<int> max_dynamic_shared{48 * 1024};
   std::atomic<int> preferred_carveout{-1};
@@ -72,6 +72,10 @@ hostcudaKernelBody FindBody(const char* interned_name);
 void RegisterBody(const char* name, hostcudaKernelBody body);
 /// True once any body is registered: then copies of this process are real whatever HOSTCUDA_VALUES says.
 bool AnyBody();
+/// Sizes given by hostcudaRegisterKernelParameters, for kernels whose image and name do not tell them.
+void RegisterParameters(const char* name, const std::vector<uint32_t>& sizes);
+/// Fills in what has been registered for the kernel since it was found.
+void LearnParameters(Kernel& kernel);
 /// Sizes of the parameters as far as the mangled name tells them (scalars and pointers); false where it does not.
 bool ParameterSizesFromName(const char* mangled, std::vector<uint32_t>* sizes);
 

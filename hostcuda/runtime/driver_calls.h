@@ -46,7 +46,7 @@ namespace hostcuda {
   X(cuOccupancyMaxPotentialClusterSize) X(cuOccupancyMaxActiveClusters) \
   X(cuStreamBeginCapture) X(cuStreamBeginCaptureToGraph) X(cuStreamEndCapture) X(cuStreamIsCapturing) \
   X(cuStreamGetCaptureInfo) X(cuStreamUpdateCaptureDependencies) X(cuThreadExchangeStreamCaptureMode) \
-  X(cuGraphCreate) X(cuGraphDestroy) X(cuGraphClone) X(cuGraphInstantiate) X(cuGraphInstantiateWithParams) \
+  X(cuGraphCreate) X(cuGraphDestroy) X(cuGraphClone) X(cuGraphInstantiateWithFlags) X(cuGraphInstantiateWithParams) \
   X(cuGraphLaunch) X(cuGraphUpload) X(cuGraphExecDestroy) X(cuGraphExecUpdate) X(cuGraphExecGetFlags) X(cuGraphGetNodes) \
   X(cuGraphGetRootNodes) X(cuGraphGetEdges) X(cuGraphNodeGetType) X(cuGraphNodeGetDependencies) \
   X(cuGraphNodeGetDependentNodes) X(cuGraphAddDependencies) X(cuGraphAddEmptyNode) X(cuGraphAddKernelNode) \

@@ -43,7 +43,7 @@ HC_ENTRY cudaError_t cudaGraphClone(cudaGraph_t* pGraphClone, cudaGraph_t origin
 }
 HC_ENTRY cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* pGraphExec, cudaGraph_t graph, unsigned long long flags) {
   HC_CONTEXT();
-  return Note(driver.cuGraphInstantiate(pGraphExec, graph, flags));
+  return Note(driver.cuGraphInstantiateWithFlags(pGraphExec, graph, flags));
 }
 HC_ENTRY cudaError_t cudaGraphInstantiate(cudaGraphExec_t* pGraphExec, cudaGraph_t graph, unsigned long long flags) { return cudaGraphInstantiateWithFlags(pGraphExec, graph, flags); }
 HC_ENTRY cudaError_t cudaGraphLaunch(cudaGraphExec_t graphExec, cudaStream_t stream) {

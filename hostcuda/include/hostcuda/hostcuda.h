@@ -28,6 +28,11 @@ typedef void (*hostcudaKernelBody)(const hostcudaLaunch* launch);
 // Registers `body` for every kernel called `name` of this process. Returns 0, or a CUresult.
 int hostcudaRegisterKernel(const char* name, hostcudaKernelBody body);
 
+// Tells the sizes in bytes of the parameters of kernels called `name`. Needed only where a kernel takes structures by
+// value (or is a template), its image is compressed, and it is launched on a busy or capturing stream: then nothing else
+// tells how much of kernelParams to copy. Returns 0, or a CUresult.
+int hostcudaRegisterKernelParameters(const char* name, int count, const unsigned* sizes);
+
 #ifdef __cplusplus
 }
 #endif
