@@ -35,9 +35,9 @@ bool ActivityRecorder::Pop(uint32_t thread, int kind, uint64_t now_ns, uint64_t*
   return true;
 }
 
-void ActivityRecorder::Add(const HostcudaActivity& activity) {
+void ActivityRecorder::Add(const HostcudaActivity& activity, uint64_t enabled) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Record record{activity, activity.correlation != last_correlation_, {}, 0};
+  Record record{activity, enabled, activity.correlation != last_correlation_, {}, 0};
   last_correlation_ = activity.correlation;
   if (auto found = threads_.find(activity.thread);
       found != threads_.end() && !found->second.changes.empty()) {

@@ -11,7 +11,7 @@
 //
 // Threading: everything may be called from any thread; one mutex, held for a few stores.
 //
-//   recorder.Push(3, 17); recorder.Add(activity); recorder.Pop(3, &id);
+//   recorder.Push(3, 17); recorder.Add(activity, enabled); recorder.Pop(3, &id);
 //   for (const Record& r : recorder.Take()) ...
 #ifndef HOSTCUDA_LIBRARIES_ACTIVITY_RECORDER_H_
 #define HOSTCUDA_LIBRARIES_ACTIVITY_RECORDER_H_
@@ -35,6 +35,7 @@ class ActivityRecorder {
 
   struct Record {
     HostcudaActivity activity;
+    uint64_t enabled;    // bit k: records of CUPTI_ACTIVITY_KIND k were wanted when it completed
     bool first_of_call;  // the first activity of its API call; a graph launch has many
     std::array<uint64_t, kExternalKinds> external;
     uint32_t external_kinds;  // bit k: external[k] is set
@@ -44,7 +45,7 @@ class ActivityRecorder {
   void Push(uint32_t thread, int kind, uint64_t id, uint64_t now_ns);
   /// Pops; false where the stack is empty.
   bool Pop(uint32_t thread, int kind, uint64_t now_ns, uint64_t* id);
-  void Add(const HostcudaActivity& activity);
+  void Add(const HostcudaActivity& activity, uint64_t enabled);
   /// Returns and forgets what was added.
   std::vector<Record> Take();
 

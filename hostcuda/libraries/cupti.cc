@@ -61,6 +61,16 @@ State& S() {
 }
 
 bool Enabled(CUpti_ActivityKind kind) { return S().enabled[kind].load(std::memory_order_relaxed); }
+// Which kinds are wanted, bit by bit. A profiler disables them before it flushes, so every record
+// remembers.
+uint64_t EnabledKinds() {
+  uint64_t kinds = 0;
+  for (size_t kind = 0; kind < CUPTI_ACTIVITY_KIND_COUNT; ++kind) {
+    if (S().enabled[kind].load(std::memory_order_relaxed)) kinds |= uint64_t{1} << kind;
+  }
+  return kinds;
+}
+static_assert(CUPTI_ACTIVITY_KIND_COUNT <= 64, "one bit a kind");
 bool KernelsEnabled() {
   return Enabled(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) || Enabled(CUPTI_ACTIVITY_KIND_KERNEL);
 }
@@ -89,7 +99,7 @@ uint32_t ThreadId() {
 
 void Observe(const HostcudaActivity* activity) noexcept {
   State& s = S();
-  s.recorder.Add(*activity);
+  s.recorder.Add(*activity, EnabledKinds());
   std::lock_guard<std::mutex> lock(s.mutex);
   if (!s.first_buffer) {
     size_t max_records = 0;
@@ -172,8 +182,9 @@ class Delivery {
 void Deliver(const ActivityRecorder::Record& r, const ClockMap& clock,
              const std::set<uint32_t>& muted, Delivery* out) {
   const HostcudaActivity& a = r.activity;
+  const auto wanted = [&r](CUpti_ActivityKind kind) { return (r.enabled >> kind & 1) != 0; };
   const uint64_t start = clock(a.start_ns), end = clock(a.end_ns);
-  if (r.first_of_call && Enabled(CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION)) {
+  if (r.first_of_call && wanted(CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION)) {
     for (uint32_t kind = 0; kind < ActivityRecorder::kExternalKinds; ++kind) {
       if (!(r.external_kinds >> kind & 1)) continue;
       CUpti_ActivityExternalCorrelation e{};
@@ -185,7 +196,7 @@ void Deliver(const ActivityRecorder::Record& r, const ClockMap& clock,
     }
   }
   if (const uint32_t call = RuntimeCall(a);
-      r.first_of_call && Enabled(CUPTI_ACTIVITY_KIND_RUNTIME) && !muted.contains(call)) {
+      r.first_of_call && wanted(CUPTI_ACTIVITY_KIND_RUNTIME) && !muted.contains(call)) {
     CUpti_ActivityAPI api{};
     api.kind = CUPTI_ACTIVITY_KIND_RUNTIME;
     api.cbid = call;
@@ -198,7 +209,8 @@ void Deliver(const ActivityRecorder::Record& r, const ClockMap& clock,
   }
   switch (a.kind) {
     case HOSTCUDA_ACTIVITY_KERNEL: {
-      if (!KernelsEnabled()) return;
+      if (!(wanted(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) || wanted(CUPTI_ACTIVITY_KIND_KERNEL)))
+        return;
       CUpti_ActivityKernel10 k{};
       k.kind = CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
       k.start = start;
@@ -219,7 +231,7 @@ void Deliver(const ActivityRecorder::Record& r, const ClockMap& clock,
       return;
     }
     case HOSTCUDA_ACTIVITY_MEMCPY: {
-      if (!Enabled(CUPTI_ACTIVITY_KIND_MEMCPY)) return;
+      if (!wanted(CUPTI_ACTIVITY_KIND_MEMCPY)) return;
       CUpti_ActivityMemcpy6 m{};
       m.kind = CUPTI_ACTIVITY_KIND_MEMCPY;
       m.copyKind = static_cast<uint8_t>(a.copy_kind);
@@ -241,7 +253,7 @@ void Deliver(const ActivityRecorder::Record& r, const ClockMap& clock,
       return;
     }
     case HOSTCUDA_ACTIVITY_MEMSET: {
-      if (!Enabled(CUPTI_ACTIVITY_KIND_MEMSET)) return;
+      if (!wanted(CUPTI_ACTIVITY_KIND_MEMSET)) return;
       CUpti_ActivityMemset4 m{};
       m.kind = CUPTI_ACTIVITY_KIND_MEMSET;
       m.bytes = a.bytes;
@@ -256,7 +268,7 @@ void Deliver(const ActivityRecorder::Record& r, const ClockMap& clock,
       return;
     }
     case HOSTCUDA_ACTIVITY_SYNC: {
-      if (!Enabled(CUPTI_ACTIVITY_KIND_SYNCHRONIZATION)) return;
+      if (!wanted(CUPTI_ACTIVITY_KIND_SYNCHRONIZATION)) return;
       CUpti_ActivitySynchronization2 y{};
       y.kind = CUPTI_ACTIVITY_KIND_SYNCHRONIZATION;
       switch (RuntimeCall(a)) {

@@ -555,6 +555,9 @@ TEST_F(LibrariesTest, ActivitiesCarryTheCorrelationOfTheirCall) {
   copy.bytes = 4096;
   observe(&copy);
   set_now(6000);
+  // As Kineto does: first off, then flush.
+  CALL(cupti, cuptiActivityDisable)(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+  CALL(cupti, cuptiActivityDisable)(CUPTI_ACTIVITY_KIND_RUNTIME);
   ASSERT_EQ(CALL(cupti, cuptiActivityFlushAll)(0), CUPTI_SUCCESS);
   std::map<uint32_t, uint64_t> external;
   int kernels = 0, copies = 0, calls = 0;
