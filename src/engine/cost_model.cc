@@ -318,7 +318,7 @@ Durations CostModel::DurationsOf(const graph::Graph& graph, const Factors& facto
     }
     d.calls.push_back(std::move(calls));
   }
-  d.host_ns_per_call = gpu.host_ns_per_call;
+  d.host = gpu.host_ns;
   d.launch_latency_ns = gpu.launch_latency_ns;
   for (size_t i = 0; i < 4; ++i) d.host_scale[i] = factors.by_source[i] * factors.host;
   return d;

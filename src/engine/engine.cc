@@ -130,6 +130,7 @@ class Evaluation {
  private:
   void Prepare();
   void PrepareMissing();
+  void SpendHostTime(Sequence& s, uint32_t id, int64_t ns);
   void RunThread(uint32_t id);
   void RunStream(uint32_t id);
   void Arrive(MeetingPlace& place, uint32_t sequence, uint32_t id, uint32_t op, int64_t ready,
@@ -309,26 +310,33 @@ void Evaluation::Arrive(MeetingPlace& place, uint32_t sequence, uint32_t id, uin
   }
 }
 
+void Evaluation::SpendHostTime(Sequence& s, uint32_t id, int64_t ns) {
+  if (ns == 0) return;
+  const auto source = static_cast<TimeSource>(s.provenance[s.at] & 3);
+  const double scale = durations_.host_scale[static_cast<size_t>(source)];
+  if (scale != 1) ns = std::llround(static_cast<double>(ns) * scale);
+  ns = Drawn(s, id, s.at, ns, source);
+  outcome_.ranks[s.rank].host_ns += ns;
+  List(s, id, s.at, s.time, s.time, s.time + ns);
+  s.time += ns;
+}
+
 void Evaluation::RunThread(uint32_t id) {
   Sequence& s = sequences_[id];
   const uint32_t base = first_sequence_[s.rank];
   int64_t* slots = slots_.data() + first_slot_[s.rank];
-  RankOutcome& rank = outcome_.ranks[s.rank];
+  const bool timed = graph_.program_of(graph_.ranks[s.rank]).host_timed;
   s.state = State::kRunning;
   for (; s.at < s.size; ++s.at) {
     const Op& op = s.ops[s.at];
     switch (op.kind) {
-      case OpKind::kHost: {
-        const auto source = static_cast<TimeSource>(s.provenance[s.at] & 3);
-        int64_t ns = op.b != 0 ? op.b : static_cast<int64_t>(op.a) * durations_.host_ns_per_call;
-        const double scale = durations_.host_scale[static_cast<size_t>(source)];
-        if (scale != 1) ns = std::llround(static_cast<double>(ns) * scale);
-        ns = Drawn(s, id, s.at, ns, source);
-        rank.host_ns += ns;
-        List(s, id, s.at, s.time, s.time, s.time + ns);
-        s.time += ns;
+      case OpKind::kHost:
+        // A count without a time, where others have times, is of calls too short to be seen.
+        if (op.b != 0 || !timed) {
+          SpendHostTime(s, id,
+                        op.b != 0 ? op.b : static_cast<int64_t>(op.a) * durations_.host.call);
+        }
         break;
-      }
       case OpKind::kEnqueue: {
         Sequence& stream = sequences_[base + op.a];
         if (stream.enqueued != op.b) {
@@ -337,9 +345,15 @@ void Evaluation::RunThread(uint32_t id) {
           s.state = State::kAwaitsOrder;
           return;
         }
+        const Op& target = stream.ops[op.b];
+        if (!timed) {
+          SpendHostTime(s, id,
+                        target.kind == OpKind::kSpan   ? durations_.host.launch
+                        : target.kind == OpKind::kComm ? durations_.host.communication
+                                                       : durations_.host.event);
+        }
         s.time = std::max(s.time, stream.last_enqueue);
         stream.last_enqueue = s.time;
-        const Op& target = stream.ops[op.b];
         const uint32_t count = target.kind == OpKind::kComm ? target.detail : 1;
         stream.queue.Reserve(stream.at, op.b + 1);
         stream.queue.at(op.b) = {s.time, (target.flags & graph::kHasLast) != 0 ? kUnknown : s.time};
@@ -355,6 +369,7 @@ void Evaluation::RunThread(uint32_t id) {
       }
       case OpKind::kEnqueueLast: {
         Sequence& stream = sequences_[base + op.a];
+        if (!timed) SpendHostTime(s, id, (stream.ops[op.b].b - 1) * durations_.host.launch);
         Enqueued& e = stream.queue.at(op.b);
         e.last = std::max(e.first, s.time - op.detail);
         if (stream.state == State::kAwaitsLast && stream.at == op.b) Wake(base + op.a);
@@ -369,6 +384,7 @@ void Evaluation::RunThread(uint32_t id) {
           List(s, id, s.at, s.time, s.time, slots[op.a]);
           s.time = slots[op.a];
         }
+        if (!timed) SpendHostTime(s, id, durations_.host.synchronize);
         break;
       case OpKind::kCommInit:
         if (!s.arrived) {

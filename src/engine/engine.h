@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "src/engine/target.h"
 #include "src/graph/graph.h"
 #include "src/graph/step.h"
 
@@ -46,7 +47,7 @@ struct CallTime {
 struct Durations {
   std::vector<std::vector<SpanTime>> spans;  // [program][span]
   std::vector<std::vector<CallTime>> calls;  // [rank][call]
-  int64_t host_ns_per_call = 0;              // for host segments that carry no time of their own
+  HostTimes host;                 // of threads whose trace has no host time (Program::host_timed)
   int64_t launch_latency_ns = 0;  // from the end of the enqueue to the start on an idle stream
   /// Factors on host time by its source (what-if, ranges, shares).
   double host_scale[4] = {1, 1, 1, 1};

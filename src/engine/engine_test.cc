@@ -166,6 +166,24 @@ TEST_F(EngineTest, LaunchGapsVanishWhereTheHostRunsAhead) {
   EXPECT_EQ(Evaluate(graph, d)->finish_ns, kKernels * 1000 + 300 + 50);
 }
 
+TEST_F(EngineTest, HostWithoutTimesOfItsOwnTakesTheStatedOnes) {
+  {
+    Writer w;
+    ASSERT_EQ(w.Open(Path(0).c_str(), 0, 1), 0);
+    const uint32_t s = w.AddStream(0, 0, "s"), one[3] = {1, 1, 1};
+    for (int i = 0; i < 5; ++i) w.Launch(s, w.Kernel(KernelKind::kKernel, "k", one, one, 0, 0));
+    w.Record(s, 1, 1);
+    w.SyncStream(s);
+    ASSERT_EQ(w.Close(0), 0);
+  }
+  Graph graph = Load();
+  Durations d = Simple(graph, {}, 0);
+  d.host = {.call = 1, .launch = 100, .communication = 10000, .event = 30, .synchronize = 7};
+  EXPECT_EQ(Evaluate(graph, d)->finish_ns, 5 * 100 + 30 + 7);
+  d.host_scale[0] = 2;
+  EXPECT_EQ(Evaluate(graph, d)->finish_ns, 2 * (5 * 100 + 30 + 7));
+}
+
 TEST_F(EngineTest, UnmatchedCommunicationIsNamed) {
   for (uint32_t rank = 0; rank < 2; ++rank) {
     Writer w;

@@ -23,6 +23,15 @@ struct ProtocolTable {
   double ll, ll128, simple;
 };
 
+/// Nanoseconds of host time by kind of call.
+struct HostTimes {
+  int64_t call = 0;  // any, where only their number is known
+  int64_t launch = 0;
+  int64_t communication = 0;
+  int64_t event = 0;  // record, wait
+  int64_t synchronize = 0;
+};
+
 /// One kind of GPU in its usual server. Bandwidths are bytes a second in one direction.
 struct Gpu {
   std::string name;  // "NVIDIA H200"
@@ -50,8 +59,8 @@ struct Gpu {
   double p2p_base_us, p2p_network_base_us;
   double p2p_bandwidth;  // of one send or all of a group, inside a node
 
-  int64_t
-      host_ns_per_call;  // host time of a call that the trace gives none for, with its framework
+  /// Host time of a call with the framework's work for it, where the trace has no times of its own.
+  HostTimes host_ns;
   /// How far off durations of each source may be: [low, high] factors, indexed by
   /// trace::TimeSource.
   double range[4][2];

@@ -384,6 +384,7 @@ absl::StatusOr<Program> Compile(const Reader& trace, bool allow_incomplete) {
       switch (n.kind) {
         case NodeKind::kHost:
           op.kind = OpKind::kHost;
+          p.host_timed = p.host_timed || n.b > 0;
           break;
         case NodeKind::kEnqueue:
           if (n.b < p.sequences[n.a].ops.size()) op.kind = OpKind::kEnqueue;

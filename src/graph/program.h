@@ -109,7 +109,8 @@ struct Program {
   std::vector<std::string> strings;
   uint32_t slots = 0;
   uint64_t op_count = 0;
-  uint32_t truncated = 0;  // nodes left out at the ends of the streams of an incomplete trace
+  bool host_timed = false;  // the trace says how long the host took between its visible calls
+  uint32_t truncated = 0;   // nodes left out at the ends of the streams of an incomplete trace
 
   /// Gives the operation at `place` a slot, if it has none, and returns it.
   uint32_t AddSlot(Place place);
