@@ -25,6 +25,13 @@ CONTROL_BYTES = 64 * 1024
 libc = ctypes.CDLL(None, use_errno=True)
 
 
+def to_float(value):
+    try:
+        return struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:
+        return float("inf")
+
+
 class Rank:
     def __init__(self, connection):
         self.connection, self.rank, self.arena, self.posts = connection, -1, None, []
@@ -213,32 +220,36 @@ class Controller:
             if first[5] & 1:
                 inputs = [bytes(rank.arena[op[9]:op[9] + op[10]]) for rank, _, _, op in order]
                 for position, (rank, _, _, op) in enumerate(order):
-                    out = self.output(NAMES[op[1]], inputs, position, op)
+                    out = self.output(NAMES[op[1]], inputs, position, op, [member[3][8] for member in order])
                     if op[12]:
                         rank.arena[op[11]:op[11] + op[12]] = out
         for _, post, index, _ in members.values():
             post["done"].add(index)
 
     @staticmethod
-    def sum(inputs, op):
-        if op[2] != 7 or op[3] not in (0, 4):
+    def sum(inputs, op, scalars):
+        if op[2] != 7 or op[3] not in (0, 4, 100):
             return inputs[0] if len(inputs) == 1 else b"\0" * len(inputs[0])
-        total = array.array("f", inputs[0])
-        for other in inputs[1:]:
-            total = array.array("f", [a + b for a, b in zip(total, array.array("f", other))])
+        values = [array.array("f", data) for data in inputs]
+        if op[3] == 100:  # every input is scaled by its own rank's scalar
+            factors = [struct.unpack("<f", struct.pack("<I", bits & 0xFFFFFFFF))[0] for bits in scalars]
+            values = [array.array("f", [x * f for x in v]) for v, f in zip(values, factors)]
+        total = values[0]
+        for other in values[1:]:
+            total = array.array("f", [to_float(a + b) for a, b in zip(total, other)])
         if op[3] == 4:
             total = array.array("f", [a / len(inputs) for a in total])
         return total.tobytes()
 
-    def output(self, kind, inputs, position, op):
+    def output(self, kind, inputs, position, op, scalars):
         if kind in ("AllReduce", "Reduce"):
-            return self.sum(inputs, op)
+            return self.sum(inputs, op, scalars)
         if kind == "Broadcast":
             return inputs[op[4]]
         if kind in ("AllGather", "Gather"):
             return b"".join(inputs)
         if kind == "ReduceScatter":
-            return self.sum(inputs, op)[position * op[12]:(position + 1) * op[12]]
+            return self.sum(inputs, op, scalars)[position * op[12]:(position + 1) * op[12]]
         if kind == "AlltoAll":
             part = op[12] // len(inputs)
             return b"".join(i[position * part:(position + 1) * part] for i in inputs)
@@ -257,7 +268,7 @@ def main():
     parser.add_argument("--socket", required=True)
     parser.add_argument("--mode", default="capture")
     parser.add_argument("--devices", type=int, default=8)
-    parser.add_argument("--device", type=int, default=-1, help="given to every rank; -1: its local rank")
+    parser.add_argument("--device", type=int, default=-1, help="given to every rank; -1: its local rank; 4294967295: any")
     parser.add_argument("--memory", type=int, default=150_000_000_000)
     parser.add_argument("--context", type=int, default=600_000_000)
     parser.add_argument("--payload", type=int, default=1 << 40)
