@@ -8,7 +8,10 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
+
 #include "src/interpose/core_table.h"
+#include "src/interpose/report.h"
 
 namespace prism::interpose {
 
@@ -33,6 +36,25 @@ inline const CoreTable* FindCore() {
                : nullptr;
   }();
   return core;
+}
+
+/// True, with a line on stderr the first time, when the environment asks for a rank and another
+/// libcuda.so.1 came before prism's: such a process would run uncaptured, so the shims refuse its
+/// first calls.
+inline bool IsBypassed() {
+  static const bool bypassed = [] {
+    const char* socket = getenv(wire::kEnvSocket);
+    if (socket == nullptr || socket[0] == 0 || FindCore() != nullptr) return false;
+    Dl_info info{};
+    void* found = dlsym(RTLD_DEFAULT, "cuInit");
+    if (found != nullptr) dladdr(found, &info);
+    Report(
+        "libcuda.so.1 of this process is %s, not prism's driver shim: prism must come first in "
+        "LD_PRELOAD",
+        info.dli_fname == nullptr ? "not preloaded" : info.dli_fname);
+    return true;
+  }();
+  return bypassed;
 }
 
 /// The welcome of a rank with virtual devices, else null.

@@ -122,10 +122,11 @@ std::string SummarizeTraceback(std::string_view traceback) {
     Frame frame;
     frame.text = std::string(slash == std::string_view::npos ? path : path.substr(slash + 1));
     frame.text.append(":").append(number).append(line.substr(in));
-    frame.user = path.find("/site-packages/") == std::string_view::npos &&
-                 path.find("/dist-packages/") == std::string_view::npos &&
-                 path.find("/python/prism/") == std::string_view::npos &&  // runs the user's program
-                 path.find("/lib/python3") == std::string_view::npos && path[0] != '<';
+    frame.user =
+        path.find("/site-packages/") == std::string_view::npos &&
+        path.find("/dist-packages/") == std::string_view::npos &&
+        path.find("/python/prism/") == std::string_view::npos &&  // runs the user's program
+        path.find("/lib/python3") == std::string_view::npos && path[0] != '<';
     frames.push_back(std::move(frame));
   }
   const bool any_user =

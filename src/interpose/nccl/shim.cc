@@ -73,6 +73,7 @@ struct Route {
   bool per_thread;
   template <class... A>
   ncclResult_t operator()(A... arguments) const {
+    if (IsBypassed()) return ncclSystemError;
     OpenReal();
     return reinterpret_cast<ncclResult_t (*)(A...)>(prism_nccl_real[index])(arguments...);
   }
@@ -89,21 +90,7 @@ struct Emulation {
 /// What a rank under capture works with; null in every other process.
 const Emulation* Emulated() {
   const CoreTable* core = FindCore();
-  if (core == nullptr) {
-    // The environment asks for a rank and the process has another driver in front: say so, once.
-    static const bool told = [] {
-      const char* socket = getenv(wire::kEnvSocket);
-      if (socket != nullptr && socket[0] != 0) {
-        Report(
-            "libcuda.so.1 of this process is not prism's: another library comes before it in "
-            "LD_PRELOAD, so nothing is captured and NCCL goes to %s",
-            wire::kEnvRealNccl);
-      }
-      return true;
-    }();
-    (void)told;
-    return nullptr;
-  }
+  if (core == nullptr) return nullptr;
   if (!core->is_rank() || core->welcome() == nullptr) return nullptr;
   static const Emulation* const emulation = [&]() -> const Emulation* {
     auto* made = new Emulation{core, {}};

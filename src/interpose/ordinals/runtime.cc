@@ -78,6 +78,7 @@ using prism::interpose::VirtualDevices;
 
 PRISM_EXPORT cudaError_t cudaGetDeviceCount(int* count) {
   PRISM_RUNTIME(cudaGetDeviceCount);
+  if (prism::interpose::IsBypassed()) return cudaErrorInitializationError;
   const cudaError_t result = real(count);  // first: it initialises the driver, which makes the rank
   const auto* devices = VirtualDevices();
   if (result == cudaSuccess && devices != nullptr) *count = static_cast<int>(devices->devices);

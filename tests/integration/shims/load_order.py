@@ -62,6 +62,17 @@ subprocess.run([sys.executable, '-c', "import torch; torch.cuda.init()"], check=
 """
 
 
+BYPASSED = """
+import torch
+try:
+    torch.cuda.init()
+except RuntimeError as error:
+    assert 'initializ' in str(error).lower(), error
+else:
+    raise AssertionError('an uncaptured program ran')
+"""
+
+
 def cases(options):
     run = [options.python, "-c"]
     torchrun = [options.python, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29741"]
@@ -75,6 +86,8 @@ def cases(options):
         ("fork after import", run + [FORK], {}, [("rank", 0), ("rank", 1)], [0, 1]),
         ("fork without asking", run + [FORK_UNASKED], {}, [("inert", None)], []),
         ("data-loader worker", run + [LOADER], {"RANK": "0", "WORLD_SIZE": "1"}, [("rank", 0)], [0]),
+        # A stand-in before the shim would bypass it: the other shims notice and refuse.
+        ("stand-in first", run + [BYPASSED], {"RANK": "0", "WORLD_SIZE": "1", "LD_PRELOAD": f"{options.cuda}:{options.preload}"}, [], []),
         ("compiler child", run + [CHILD], {"RANK": "0", "WORLD_SIZE": "1"}, [("rank", 0), ("inert", 0)], [0]),
     ]
 
@@ -91,7 +104,8 @@ def main():
     options.work = pathlib.Path(tempfile.mkdtemp(prefix="prism-load-order-"))
     names = ("libcuda.so.1", "libnccl.so.2", "libprism_ordinals.so", "libnvidia-ml.so.1")
     base = {k: v for k, v in os.environ.items() if not k.startswith("PRISM_") and k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    base.update(LD_PRELOAD=":".join(str(options.shims.resolve() / n) for n in names), PRISM_REAL_LIBCUDA=options.cuda,
+    options.preload = ":".join(str(options.shims.resolve() / n) for n in names)
+    base.update(LD_PRELOAD=options.preload, PRISM_REAL_LIBCUDA=options.cuda,
                 PRISM_REAL_LIBCUDART=options.cudart, PRISM_REAL_LIBNVML=options.nvml, PRISM_MODE="capture")
     failed = 0
     print(f"{'case':22} {'processes that reached cuInit (role, rank, named by)':60} controller met   verdict")
@@ -105,7 +119,8 @@ def main():
                                        "--log", str(log), "--trace", str(place), "--lifetime", "170"])
         while not sock.exists():
             time.sleep(0.05)
-        environment = dict(base, PRISM_SOCKET=str(sock), PRISM_PROBE=str(probe), **extra)
+        environment = dict(base, PRISM_SOCKET=str(sock), PRISM_PROBE=str(probe))
+        environment.update(extra)
         result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=160)
         time.sleep(0.3)
         controller.kill()
@@ -119,6 +134,8 @@ def main():
         traces = sorted(p.name for p in place.glob("*.prismtrace"))
         good = (result.returncode == 0 and seen == sorted(expected, key=str) and met == hellos and len(traces) == len(hellos)
                 and proofs <= {"intercepted"})
+        if name == "stand-in first":
+            good = good and "prism must come first in LD_PRELOAD" in result.stderr
         failed |= not good
         shown = ", ".join(f"{l['role']} {l.get('rank', '-')} {l.get('named_by', '-')}" for l in lines if l["when"] == "cuInit")
         print(f"{name:22} {shown:60} {str(met):15}  {'ok' if good else 'DIFFERENT'}", flush=True)
