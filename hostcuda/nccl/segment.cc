@@ -36,6 +36,11 @@ constexpr uint32_t kFailed = 2;
 
 uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
+uint64_t PidNamespace() {
+  struct stat status;
+  return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+}
+
 std::string Prefix() { return "hostnccl-" + std::to_string(getuid()) + "-"; }
 
 uint64_t DefaultSlotBytes(int ranks) {
@@ -298,6 +303,7 @@ Status Segment::Enter(const SegmentOptions& options, const std::atomic<bool>& ca
   }
   me.pid = getpid();
   me.process_start = ProcessStart(getpid());
+  me.pid_namespace = PidNamespace();
   me.identity = options.self;
   me.exact_bytes = options.exact_bytes;
   uint64_t least = header_->exact_bytes.load();
@@ -335,7 +341,7 @@ Status Segment::Enter(const SegmentOptions& options, const std::atomic<bool>& ca
       if (ranks_ > 2 * kLivenessSample &&
           (rank + seconds + rank_) % (ranks_ / kLivenessSample) != 0)
         continue;
-      if (!ProcessAlive(other.pid, other.process_start)) {
+      if (!Alive(other)) {
         const Status gone =
             Error(Code::kRemoteError, "%s ended while the communicator was being initialized",
                   NameOf(rank).c_str());
@@ -417,9 +423,15 @@ Status Segment::Failure() const {
 }
 
 void Segment::Depart(int rank, Departure how) {
+  if (rank == rank_ && getpid() != members_[rank].pid) return;
   uint32_t none = 0;
   if (members_[rank].departure.compare_exchange_strong(none, static_cast<uint32_t>(how)))
     header_->departed.fetch_add(1);
+}
+
+bool Segment::Alive(const Member& member) const {
+  return member.pid_namespace != members_[rank_].pid_namespace ||
+         ProcessAlive(member.pid, member.process_start);
 }
 
 bool Segment::CheckLiveness() {
@@ -431,9 +443,7 @@ bool Segment::CheckLiveness() {
     const int rank = static_cast<int>(
         (rank_ + 1 + (liveness_round_ * static_cast<uint32_t>(sample) + i) % others) % ranks_);
     const Member& other = members_[rank];
-    if (other.departure.load(std::memory_order_relaxed) != 0 ||
-        ProcessAlive(other.pid, other.process_start))
-      continue;
+    if (other.departure.load(std::memory_order_relaxed) != 0 || Alive(other)) continue;
     Depart(rank, Departure::kDied);
     found = true;
   }

@@ -61,6 +61,7 @@ struct alignas(64) Member {
   std::atomic<uint32_t> joined;  // 0, 1: claimed, 2: everything of this line is valid
   int32_t pid;
   uint64_t process_start;
+  uint64_t pid_namespace;  // a process of another one cannot be looked at
   MemberIdentity identity;
   uint64_t exact_bytes;
 
@@ -164,7 +165,8 @@ class Segment {
   /// Returns the failure, or success while there is none.
   Status Failure() const;
 
-  /// Marks a member as gone. `by_others`: it died.
+  /// Marks a member as gone; kDied may be said of others. A forked child says nothing of the rank
+  /// it was forked from.
   void Depart(int rank, Departure how);
   /// Looks at some members' processes, others at each call, and marks those that are gone. Returns
   /// whether one was.
@@ -181,6 +183,7 @@ class Segment {
   Status CheckDevices() const;
   void Unlink();
   void UnlinkIfLast();
+  bool Alive(const Member& member) const;
 
   std::string path_;
   int fd_ = -1;
