@@ -79,6 +79,17 @@ def difference(what, got, want):
     return Difference(what, absolute, absolute / max(largest, 1e-30))
 
 
+def widened(value):
+    """Returns `value` with every 16-bit floating tensor in fp32."""
+
+    def widen(leaf):
+        if isinstance(leaf, torch.Tensor) and leaf.dtype in (torch.float16, torch.bfloat16):
+            return leaf.detach().float().requires_grad_(leaf.requires_grad)
+        return leaf
+
+    return tree_map(widen, value)
+
+
 def differences(got, want):
     """Compares two results leaf by leaf."""
     got_tensors, want_tensors = tensors(got), tensors(want)
@@ -90,13 +101,17 @@ def differences(got, want):
     return [item for item in found if item is not None]
 
 
-def gradients(outputs, inputs, device):
-    """Returns the gradients of every differentiable output with respect to `inputs`, from seeded output gradients."""
+def gradients(outputs, inputs, device, rounded_to=None):
+    """Returns the gradients of every differentiable output with respect to `inputs`, from seeded output gradients.
+
+    `rounded_to`: a type that the seeds are rounded to first, for a program that computes wider than the other.
+    """
     outputs = [o for o in tensors(outputs) if o.requires_grad and o.layout == torch.strided]
     inputs = [i for i in tensors(inputs) if i.requires_grad]
     if not outputs or not inputs:
         return []
     generator = torch.Generator().manual_seed(1)
     wide = [torch.complex64 if o.is_complex() else torch.float32 for o in outputs]
-    seeds = [torch.randn(o.shape, dtype=t, generator=generator).to(o.dtype).to(device) for o, t in zip(outputs, wide)]
+    seeds = [torch.randn(o.shape, dtype=t, generator=generator).to(rounded_to or o.dtype) for o, t in zip(outputs, wide)]
+    seeds = [seed.to(o.dtype).to(device) for o, seed in zip(outputs, seeds)]
     return torch.autograd.grad(outputs, inputs, seeds, allow_unused=True)

@@ -54,14 +54,19 @@ def arguments(sample, device):
     return value
 
 
-def call(function, sample, device, differentiate, results):
-    """Returns outputs (those of index `results`), gradients and the arguments after the call (some are written to)."""
+def call(function, sample, device, differentiate, results, widen_from=None):
+    """Returns outputs (those of index `results`), gradients and the arguments after the call (some are written to).
+
+    `widen_from`: a 16-bit type, to compute in fp32 from inputs of that type.
+    """
     first, rest, named = arguments(sample, device)
+    if widen_from:
+        first, rest, named = oracle.widened((first, rest, named))
     torch.manual_seed(0)
     outputs = function(first, *rest, **named)
-    if results is not None:
+    if results is not None and not isinstance(outputs, torch.Tensor):
         outputs = [outputs[i] for i in results]
-    grads = oracle.gradients(outputs, (first, rest, named), device) if differentiate else []
+    grads = oracle.gradients(outputs, (first, rest, named), device, widen_from) if differentiate else []
     return outputs, list(grads), (first, rest)
 
 
@@ -89,7 +94,12 @@ def test_operation_equals_cpu(op, dtype):
             assert "not implemented for" in str(missing)  # neither has the CUDA build
             continue
         check(oracle.differences(got[0], want[0]), op.name, dtype, "forward")
-        check(oracle.differences(got[1], want[1]), op.name, dtype, "backward")
+        if allowed and allowed.fp32_backward and dtype in (torch.bfloat16, torch.float16):
+            wide = call(op.op, sample, "cpu", differentiate, results, widen_from=dtype)[1]
+            gradients = [None if g is None else g.float() for g in got[1]]
+            check(oracle.differences(gradients, wide), op.name, dtype, "backward, against fp32")
+        else:
+            check(oracle.differences(got[1], want[1]), op.name, dtype, "backward")
         check(oracle.differences(got[2], want[2]), op.name, dtype, "arguments after the call")
         compared += 1
     if compared == 0:
