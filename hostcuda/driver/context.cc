@@ -8,6 +8,7 @@
 #include "hostcuda/driver/driver.h"
 #include "hostcuda/driver/gpu.h"
 #include "hostcuda/driver/options.h"
+#include "hostcuda/driver/value_layer.h"
 
 namespace hostcuda {
 namespace {
@@ -96,6 +97,7 @@ bool PopContext(Context** context) {
 }
 
 CUresult RetainPrimary(int device, Context** context) {
+  if (const CUresult opened = OpenValueLayer(); opened != CUDA_SUCCESS) return opened;
   Contexts& contexts = All();
   std::lock_guard<std::mutex> lock(contexts.mutex);
   Primary& primary = contexts.primary[device];
@@ -144,6 +146,7 @@ CUresult SetPrimaryFlags(int device, unsigned flags) {
 }
 
 CUresult CreateContext(int device, unsigned flags, Context** context) {
+  if (const CUresult opened = OpenValueLayer(); opened != CUDA_SUCCESS) return opened;
   Contexts& contexts = All();
   std::lock_guard<std::mutex> lock(contexts.mutex);
   return Create(contexts, device, flags, false, context);

@@ -7,6 +7,7 @@
 
 #include "hostcuda/driver/driver.h"
 #include "hostcuda/driver/gpu.h"
+#include "hostcuda/driver/value_layer.h"
 
 namespace hostcuda {
 namespace {
@@ -134,7 +135,10 @@ CUresult LaunchKernel(Stream& stream, Kernel& kernel, const LaunchShape& shape, 
   if (const CUresult checked = CheckShape(kernel, shape); checked != CUDA_SUCCESS) return checked;
   Engine& engine = Driver::Get()->engine();
   const hostcudaKernelBody body = FindBody(kernel.name);
-  if (body == nullptr) return engine.SubmitNothing(stream, LabelOf(kernel, shape));
+  if (body == nullptr) {
+    if (const CUresult checked = CheckLaunchHasValues(kernel.name); checked != CUDA_SUCCESS) return checked;
+    return engine.SubmitNothing(stream, LabelOf(kernel, shape));
+  }
   LearnParameters(kernel);
   if (!kernel.sizes_known) {
     if (extra != nullptr || !engine.Idle(stream)) return UnknownSizes(kernel);
