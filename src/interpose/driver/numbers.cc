@@ -132,7 +132,9 @@ uint32_t LaunchNumber(trace::Writer* writer, CUfunction function, const uint32_t
   struct Seen {
     CUfunction function;
     uint32_t grid[3], block[3], shared_bytes, generation, number;
+    uint32_t unused;  // no padding: launches are compared byte by byte
   };
+  static_assert(sizeof(Seen) == sizeof(CUfunction) + 10 * sizeof(uint32_t));
   constexpr size_t kSeen = 512;
   // On the heap: thread-local storage of a preloaded library comes out of every thread's stack.
   thread_local std::unique_ptr<Seen[]> seen;

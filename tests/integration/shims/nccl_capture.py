@@ -70,6 +70,7 @@ class Cuda:
     def put(self, address, values):
         host = (C.c_float * len(values))(*values)
         self.check(self.cu.cuMemcpyHtoD_v2(address, host, C.c_size_t(4 * len(values))))
+        self.check(self.cu.cuCtxSynchronize())  # a small copy from pageable memory may return before it has arrived
 
     def get(self, address, count):
         host = (C.c_float * count)()
