@@ -48,6 +48,7 @@ constexpr int64_t kAbortGraceNs =
     kSecondNs / 2;  // from Abort until the processes are stopped: their messages come first
 constexpr int64_t kStopGraceNs =
     4 * kSecondNs;  // from asking to killing; the zygote kills its ranks after 2
+constexpr int64_t kQuietNs = kSecondNs / 2;
 constexpr int64_t kStatusEveryNs = 10 * kSecondNs;
 constexpr uint64_t kSharedMemoryNeeded = 64ull << 20;
 
@@ -567,7 +568,22 @@ void Session::Watch() {
   for (const std::string& refusal : server_->TakeRefusals()) spdlog::warn("{}", refusal);
   const std::map<uint32_t, int> processes = coordinator.Processes();
   for (const auto& [rank, pid] : processes) job_pids_.insert(pid);
-  if (stop_ns_ == 0) coordinator.Tick(now_ns, liveness_.Sample(processes, now_ns));
+  if (stop_ns_ == 0) {
+    // Looking at every thread of a large job costs something: only while nothing is heard of it.
+    std::map<uint32_t, coordinator::Idleness> idle;
+    if (now_ns - coordinator.last_activity_ns() < kQuietNs) {
+      liveness_ = {};
+    } else {
+      std::vector<int> others;
+      std::set<int> ranks;
+      for (const auto& [rank, pid] : processes) ranks.insert(pid);
+      for (const int pid : Descendants()) {
+        if (ranks.count(pid) == 0) others.push_back(pid);
+      }
+      idle = liveness_.Sample(processes, others, now_ns);
+    }
+    coordinator.Tick(now_ns, idle);
+  }
 
   if (const Diagnosis* diagnosis = coordinator.diagnosis();
       diagnosis != nullptr && diagnosed_ns_ == 0) {

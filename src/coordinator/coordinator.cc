@@ -160,7 +160,8 @@ void Coordinator::Refuse(ClientId client, uint64_t request, const std::string& r
 }
 
 absl::Status Coordinator::OnHello(ClientId id, const wire::Hello& hello,
-                                  absl::StatusOr<Arena> arena, int64_t) {
+                                  absl::StatusOr<Arena> arena, int64_t now_ns) {
+  last_activity_ns_ = now_ns;
   const auto refuse = [&](std::string reason) {
     Refuse(id, hello.header.request, reason);
     return absl::FailedPreconditionError(
@@ -228,6 +229,7 @@ absl::Status Coordinator::OnHello(ClientId id, const wire::Hello& hello,
 }
 
 absl::Status Coordinator::OnPacket(ClientId id, std::string_view bytes, int64_t now_ns) {
+  last_activity_ns_ = now_ns;
   const auto found = clients_.find(id);
   if (found == clients_.end()) return absl::InvalidArgumentError("a packet before Hello");
   Client& client = *found->second;
@@ -643,6 +645,7 @@ void Coordinator::OnBells(int64_t now_ns) {
 }
 
 void Coordinator::BecomeDue(const std::shared_ptr<Post>& post, int64_t now_ns) {
+  last_activity_ns_ = now_ns;
   post->due = true;
   post->due_ns = now_ns;
   for (size_t index = 0; index < post->records.size() && !diagnosis_; ++index) {

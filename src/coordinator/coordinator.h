@@ -106,6 +106,8 @@ class Coordinator {
   /// Who is awaited, when somebody has waited for status_ns; "" otherwise.
   std::string Status(int64_t now_ns) const;
 
+  /// When a rank last said something, or reached a communication.
+  int64_t last_activity_ns() const { return last_activity_ns_; }
   uint32_t world() const { return rules_.world; }
   /// Process of each rank that is connected, or was started.
   std::map<uint32_t, int> Processes() const;
@@ -172,6 +174,7 @@ class Coordinator {
   std::set<std::pair<uint32_t, uint64_t>> disagreements_;  // communicator, call
   int64_t oldest_wait_ns_ = 0;  // since when somebody waits; 0: nobody does
   uint64_t operations_ = 0;
+  int64_t last_activity_ns_ = 0;
 };
 
 }  // namespace prism::coordinator

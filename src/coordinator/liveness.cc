@@ -2,9 +2,11 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -71,27 +73,36 @@ bool InTimedSleep(int pid) {
 
 }  // namespace
 
+bool Liveness::IsIdle(Seen* seen, int pid, int64_t now_ns) {
+  static const double ticks_a_second = static_cast<double>(sysconf(_SC_CLK_TCK));
+  const Threads threads = Look(pid);
+  const double seconds = static_cast<double>(now_ns - seen->since_ns) / 1e9;
+  const double allowed = static_cast<double>(kIdleTicks) + kIdleShare * ticks_a_second * seconds;
+  // One sample may meet a watchdog awake; two in a row are work.
+  seen->runnable_samples = threads.asleep ? 0 : seen->runnable_samples + 1;
+  if (threads.exists && seen->known && seen->runnable_samples < 2 &&
+      static_cast<double>(threads.cpu_ticks - seen->since_ticks) <= allowed) {
+    return true;
+  }
+  seen->known = true;
+  seen->since_ns = now_ns;
+  seen->since_ticks = threads.cpu_ticks;
+  return false;
+}
+
 std::map<uint32_t, Idleness> Liveness::Sample(const std::map<uint32_t, int>& processes,
-                                              int64_t now_ns) {
-  const double ticks_a_second = static_cast<double>(sysconf(_SC_CLK_TCK));
+                                              const std::vector<int>& others, int64_t now_ns) {
   std::map<uint32_t, Idleness> idle;
+  int64_t others_idle_ns = INT64_MAX;
+  for (const int pid : others) {
+    Seen& seen = seen_[pid];
+    if (!IsIdle(&seen, pid, now_ns) && kill(pid, 0) == 0) others_idle_ns = 0;
+    others_idle_ns = std::min(others_idle_ns, now_ns - seen.since_ns);
+  }
   for (const auto& [rank, pid] : processes) {
-    const Threads threads = Look(pid);
-    if (!threads.exists) continue;
-    Seen& seen = seen_[rank];
-    const double allowed =
-        static_cast<double>(kIdleTicks) +
-        kIdleShare * ticks_a_second * static_cast<double>(now_ns - seen.since_ns) / 1e9;
-    // One sample may meet a watchdog awake; two in a row are work.
-    seen.runnable_samples = threads.asleep ? 0 : seen.runnable_samples + 1;
-    if (seen.pid != pid || seen.runnable_samples >= 2 ||
-        static_cast<double>(threads.cpu_ticks - seen.since_ticks) > allowed) {
-      seen.pid = pid;
-      seen.since_ns = now_ns;
-      seen.since_ticks = threads.cpu_ticks;
-      continue;
-    }
-    idle[rank] = {now_ns - seen.since_ns, InTimedSleep(pid)};
+    Seen& seen = seen_[pid];
+    if (!IsIdle(&seen, pid, now_ns)) continue;
+    idle[rank] = {std::min(now_ns - seen.since_ns, others_idle_ns), InTimedSleep(pid)};
   }
   return idle;
 }
