@@ -41,10 +41,11 @@ def torchrun(python: str | Path, ranks: int) -> list[str]:
     return [str(python), "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", f"--master-port={free_port()}"]
 
 
-def run_training(
-    command: Sequence[str | Path], environment: Mapping[str, str], ranks: int, steps: int, timeout: float
-) -> TrainingRun:
-    """Runs the command to its end and parses what it printed. Whatever it started is ended with it."""
+def run_to_end(
+    command: Sequence[str | Path], environment: Mapping[str, str], timeout: float, directory: Path | None = None
+) -> tuple[int | None, str, float]:
+    """Runs a command to its end or its time-out; whatever it started is ended with it. Returns its exit code (None if
+    it was out of time), what it wrote to stdout and stderr, and the seconds it took."""
     start = time.monotonic()
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
@@ -52,7 +53,8 @@ def run_training(
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            env=os.environ | {"OMP_NUM_THREADS": "1"} | dict(environment),
+            env=os.environ | dict(environment),
+            cwd=directory,
             start_new_session=True,
         )
         try:
@@ -67,6 +69,28 @@ def run_training(
             process.wait()
         output.seek(0)
         text = output.read().decode(errors="replace")
+    return code, text, time.monotonic() - start
+
+
+def told(text: str) -> list[str]:
+    """Returns a program's output without what torchrun adds: its own traceback and its table of failed ranks."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    end = next((n for n, line in enumerate(lines) if "torch/distributed/elastic/multiprocessing/api.py" in line), len(lines))
+    return lines[:end] or lines
+
+
+def last_error(text: str) -> str:
+    """Picks the line that says most about why a program ended: an exception's if there is one, else the last."""
+    lines = [re.sub(r"^\[rank\d+\]: ", "", line).strip() for line in told(text)]
+    errors = [line for line in lines if re.match(r"(hostcuda: |hostnccl: |prism: |[\w.]*(Error|Exception)\b)", line)]
+    return (errors or lines or ["no output"])[-1][:300]
+
+
+def run_training(
+    command: Sequence[str | Path], environment: Mapping[str, str], ranks: int, steps: int, timeout: float
+) -> TrainingRun:
+    """Runs an example to its end and parses what it printed."""
+    code, text, seconds = run_to_end(command, {"OMP_NUM_THREADS": "1"} | dict(environment), timeout)
     losses = {int(step): loss for step, loss in STEP_LINE.findall(text)}
     ranked = {int(rank): (checksum, int(a), int(r)) for rank, checksum, a, r in RANK_LINE.findall(text)}
     reason = None
@@ -77,13 +101,13 @@ def run_training(
     elif sorted(losses) != list(range(steps)) or sorted(ranked) != list(range(ranks)):
         reason = f"reported {len(losses)} of {steps} steps and {len(ranked)} of {ranks} ranks"
     if reason:
-        tail = "\n".join("    " + line for line in text.splitlines()[-25:])
+        tail = "\n".join("    " + line for line in told(text)[-15:])
         raise RunFailed(f"{reason}: {' '.join(map(str, command))}\n{tail}")
     return TrainingRun(
         [losses[step] for step in range(steps)],
         {rank: checksum for rank, (checksum, _, _) in ranked.items()},
         {rank: (allocated, reserved) for rank, (_, allocated, reserved) in ranked.items()},
-        time.monotonic() - start,
+        seconds,
     )
 
 

@@ -14,29 +14,26 @@ import argparse
 import collections
 import concurrent.futures
 import dataclasses
-import datetime
 import fnmatch
 import gzip
-import importlib.metadata
 import importlib.util
 import itertools
 import json
 import os
-import platform
 import re
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from programs import PROGRAMS, Program
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+from provenance import provenance  # noqa: E402
+from torchrun import last_error, run_to_end, torchrun  # noqa: E402
+
 REFERENCE = ROOT / "bench/results/h200"
 SCHEMA = 1
 
@@ -58,17 +55,9 @@ class Outcome:
     search: list[dict] = dataclasses.field(default_factory=list)
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 def command_of(program: Program, python: str) -> list[str]:
-    command = [python]
-    if program.ranks > 1:
-        command += ["-m", "torch.distributed.run", f"--nproc-per-node={program.ranks}", f"--master-port={free_port()}"]
-    return [*command, str(program.path), *program.arguments]
+    launcher = [python] if program.ranks == 1 else torchrun(python, program.ranks)
+    return [*launcher, str(program.path), *program.arguments]
 
 
 def run(program: Program, python: str, timeout: float, profile: bool) -> tuple[Outcome, str]:
@@ -76,7 +65,7 @@ def run(program: Program, python: str, timeout: float, profile: bool) -> tuple[O
     if program.needs and importlib.util.find_spec(program.needs) is None:
         return Outcome("skipped", reason=f"the package {program.needs} is not installed"), ""
     with tempfile.TemporaryDirectory(prefix="matrix-") as directory:
-        environment = os.environ | {
+        environment = {
             "HOSTCUDA_VALUES": program.values,
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
@@ -85,35 +74,12 @@ def run(program: Program, python: str, timeout: float, profile: bool) -> tuple[O
             "TORCHINDUCTOR_CACHE_DIR": f"{directory}/inductor",
             "TRITON_CACHE_DIR": f"{directory}/triton",
         }
-        if program.ranks == 1:  # else transformers' Trainer replicates its model on every device there is
-            environment.setdefault("CUDA_VISIBLE_DEVICES", "0")
-        environment.pop("PROGRAM_OUTPUT", None)
+        if program.ranks == 1 and "CUDA_VISIBLE_DEVICES" not in os.environ:
+            environment["CUDA_VISIBLE_DEVICES"] = "0"  # else transformers' Trainer replicates its model on all there are
         if profile:
             environment["PROGRAM_OUTPUT"] = directory
-        log = Path(directory, "output.txt")
-        start = time.monotonic()
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                command_of(program, python),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                env=environment,
-                cwd=directory,
-                start_new_session=True,  # so that a time-out ends its ranks and workers too
-            )
-            try:
-                code: int | None = process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                code = None
-            finally:
-                try:
-                    os.killpg(process.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-                process.wait()
-        text = log.read_text(errors="replace")
-        outcome = Outcome("ok", round(time.monotonic() - start, 1))
+        code, text, seconds = run_to_end(command_of(program, python), environment, timeout, Path(directory))
+        outcome = Outcome("ok", round(seconds, 1))
         profiles = {record["result"]["rank"]: record for record in map(read_json, Path(directory).glob("*.rank*.json"))}
     results = [json.loads(line.partition("RESULT ")[2]) for line in text.splitlines() if "RESULT {" in line]
     outcome.records = [profiles.get(result["rank"], {"result": result}) for result in results]
@@ -146,15 +112,6 @@ def search_entry(match: re.Match) -> dict:
     return entry | {"max_memory_allocated": int(allocated), "max_memory_reserved": int(reserved)}
 
 
-def last_error(text: str) -> str:
-    """Picks the line that says most about why a program ended: an exception's if there is one, else the last."""
-    # torchrun's own report comes after the program's and names no cause.
-    lines = [re.sub(r"^\[rank\d+\]: ", "", line).strip() for line in text.splitlines()]
-    lines = [line for line in lines if line and "ChildFailedError" not in line]
-    errors = [line for line in lines if re.match(r"(hostcuda: |[\w.]*(Error|Exception)\b)", line)]
-    return (errors or lines or ["no output"])[-1][:300]
-
-
 def counts(record: dict) -> str:
     """Formats a steady step as kernels, copies, collectives."""
     if "device_events" not in record:
@@ -177,8 +134,9 @@ def shown_bytes(here: list[int], there: list[list[int]]) -> str:
     def mib(values: Iterable[int]) -> str:
         return " ".join(f"{value / 2**20:.1f}" for value in sorted(set(values))) or "-"
 
-    if not here or not there:
-        return f"{mib(here)} / {mib(itertools.chain(*there))}"
+    there = [repeat for repeat in there if len(repeat) == len(here)]
+    if not there:
+        return f"{mib(here)} / -"
     if here in there:
         return f"{mib(here)} / the same"
     worst = max((outside(ours, theirs) for ours, theirs in zip(here, zip(*there, strict=True), strict=True)), key=abs)
@@ -268,21 +226,6 @@ knows nothing of prism or hostcuda. "Here" is a machine without a GPU. The H200'
 {table(outcomes, reference)}{search_table(outcomes, reference)}"""
 
 
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in ("torch", "transformers", "accelerate", "pytorch_lightning", "triton", "megatron_core"):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            pass
-    return found
-
-
-def commit() -> str:
-    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    return asked.stdout.strip() or "unknown"
-
-
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("programs", nargs="*", default=["*"], help="names or patterns (default: all)")
@@ -315,10 +258,7 @@ def main() -> int:
         return 0
     figures = {
         "schema": SCHEMA,
-        "commit": commit(),
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "machine": platform.platform(),
-        "versions": versions(),
+        **provenance(),
         "programs": {},
     }
     finished: dict[str, Outcome] = {}
