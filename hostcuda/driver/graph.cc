@@ -235,6 +235,15 @@ class Run final : public Work {
     }
   }
 
+  /// Makes the works of this launch, while the host is at the call: the operations of a communicator, for one, take their
+  /// turns in the order of the calls. Not for a launch that is itself captured.
+  void Prepare() {
+    works_.reserve(program_->steps.size());
+    for (const Program::Step& step : program_->steps) {
+      works_.push_back(step.work != nullptr ? step.work->Fresh() : nullptr);
+    }
+  }
+
   int Poll(PollState& state) override {
     Engine& engine = Driver::Get()->engine();
     for (bool progressed = true; progressed && !open_.empty();) {
@@ -244,7 +253,7 @@ class Run final : public Work {
       for (size_t i = 0; i < open_.size(); ++i) {  // grows while it runs: successors come behind
         Open open = std::move(open_[i]);
         const Program::Step& step = program_->steps[open.step];
-        if (open.work == nullptr && step.work != nullptr) open.work = step.work->Fresh();
+        if (open.work == nullptr) open.work = std::move(works_[open.step]);
         if (open.started_ns == 0) open.started_ns = state.now_ns;
         const int result = open.work == nullptr ? kDone : open.work->Poll(state);
         if (result < 0) return result;
@@ -270,7 +279,11 @@ class Run final : public Work {
     return open_.empty() ? kDone : kPending;
   }
 
-  std::shared_ptr<Work> Fresh() override { return std::make_shared<Run>(program_, stream_, launch_); }
+  std::shared_ptr<Work> Fresh() override {
+    auto run = std::make_shared<Run>(program_, stream_, launch_);
+    run->Prepare();
+    return run;
+  }
 
  private:
   struct Open {
@@ -282,6 +295,7 @@ class Run final : public Work {
   const StreamRef stream_;
   const Label launch_;
   std::vector<uint32_t> waits_;
+  std::vector<std::shared_ptr<Work>> works_;  // of steps that have not opened
   std::vector<Open> open_;
 };
 
@@ -366,7 +380,7 @@ CUresult LaunchGraph(GraphExec& exec, const StreamRef& stream) {
     return engine.SubmitWork(*stream, label, MakeRun(exec.program, stream, label));
   }
   if (const CUresult waited = engine.WaitEvent(*stream, *exec.last, false); waited != CUDA_SUCCESS) return waited;
-  if (const CUresult run = engine.SubmitWork(*stream, label, MakeRun(exec.program, stream, label)); run != CUDA_SUCCESS) return run;
+  if (const CUresult run = engine.SubmitWork(*stream, label, MakeRun(exec.program, stream, label)->Fresh()); run != CUDA_SUCCESS) return run;
   return engine.Record(exec.last, *stream, false);
 }
 
