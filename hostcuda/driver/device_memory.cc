@@ -24,6 +24,8 @@ constexpr uint64_t kFileBytes = uint64_t{1} << 60;  // sparse: nothing exists un
 constexpr uint64_t kDirectoryBytes = kPageBytes;
 constexpr uint64_t kRecordMagic = 0x64726f6365724348;
 constexpr uint32_t kIpcMagic = 0x43504948;
+constexpr uint32_t kIpcEventMagic = 0x45504948;
+constexpr uint64_t kSharedEventMagic = 0x746e657665644348;
 
 /// An entry of the directory at the start of a process's file: what an exported descriptor stands for.
 struct ExportRecord {
@@ -49,7 +51,7 @@ struct IpcHandle {
   uint64_t size;    // of the allocation
   uint64_t inode;
 };
-static_assert(sizeof(IpcHandle) <= sizeof(CUipcMemHandle));
+static_assert(sizeof(IpcHandle) <= sizeof(CUipcMemHandle) && sizeof(IpcHandle) <= sizeof(CUipcEventHandle));
 
 uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -584,27 +586,77 @@ CUresult DeviceMemory::GetIpcHandle(uintptr_t address, CUipcMemHandle* handle) {
   return CUDA_SUCCESS;
 }
 
+CUresult DeviceMemory::ImportFile(int pid, uint64_t start_time, int fd, uint64_t inode, int* own) {
+  auto file = imported_files_.find(inode);
+  if (file == imported_files_.end()) {
+    if (ProcessStartTime(pid) != start_time) return CUDA_ERROR_INVALID_VALUE;
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
+    const int opened = open(path, O_RDWR | O_CLOEXEC);
+    struct stat status;
+    if (opened < 0 || fstat(opened, &status) != 0 || status.st_ino != inode) {
+      if (opened >= 0) close(opened);
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    file = imported_files_.emplace(inode, opened).first;
+  }
+  *own = file->second;
+  return CUDA_SUCCESS;
+}
+
+SharedEvent* DeviceMemory::CreateSharedEvent(CUipcEventHandle* handle) {
+  std::unique_lock lock(mutex_);
+  struct stat status;
+  if (next_record_ == kRecords || fstat(fd_, &status) != 0) return nullptr;
+  if (directory_ == nullptr) {
+    void* mapped = mmap(nullptr, kDirectoryBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+    if (mapped == MAP_FAILED) return nullptr;
+    directory_ = static_cast<char*>(mapped);
+  }
+  const uint64_t offset = uint64_t{next_record_++} * sizeof(SharedEvent);
+  auto* event = reinterpret_cast<SharedEvent*>(directory_ + offset);
+  event->magic = kSharedEventMagic;
+  IpcHandle own = {};
+  own.magic = kIpcEventMagic;
+  own.pid = getpid();
+  own.start_time = ProcessStartTime(own.pid);
+  own.fd = fd_;
+  own.offset = offset;
+  own.inode = status.st_ino;
+  memset(handle, 0, sizeof *handle);
+  memcpy(handle, &own, sizeof own);
+  return event;
+}
+
+CUresult DeviceMemory::OpenSharedEvent(const CUipcEventHandle& handle, SharedEvent** event) {
+  IpcHandle own;
+  memcpy(&own, &handle, sizeof own);
+  if (own.magic != kIpcEventMagic || own.offset >= kDirectoryBytes) return CUDA_ERROR_INVALID_VALUE;
+  std::unique_lock lock(mutex_);
+  int fd = -1;
+  if (const CUresult found = ImportFile(own.pid, own.start_time, own.fd, own.inode, &fd); found != CUDA_SUCCESS) return found;
+  const uint64_t page = own.offset / kHostPageBytes * kHostPageBytes;
+  void* mapped = mmap(nullptr, kHostPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(page));
+  if (mapped == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  auto* opened = reinterpret_cast<SharedEvent*>(static_cast<char*>(mapped) + (own.offset - page));
+  if (opened->magic != kSharedEventMagic) {
+    munmap(mapped, kHostPageBytes);
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *event = opened;
+  return CUDA_SUCCESS;
+}
+
 CUresult DeviceMemory::OpenIpcHandle(Context* context, const CUipcMemHandle& handle, uintptr_t* address) {
   IpcHandle own;
   memcpy(&own, &handle, sizeof own);
   if (own.magic != kIpcMagic) return CUDA_ERROR_INVALID_VALUE;
   if (own.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT;  // as the real driver: not in the same process
-  if (ProcessStartTime(own.pid) != own.start_time) return CUDA_ERROR_INVALID_VALUE;
   std::unique_lock lock(mutex_);
-  auto file = imported_files_.find(own.inode);
-  if (file == imported_files_.end()) {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", own.pid, own.fd);
-    const int fd = open(path, O_RDWR | O_CLOEXEC);
-    struct stat status;
-    if (fd < 0 || fstat(fd, &status) != 0 || status.st_ino != own.inode) {
-      if (fd >= 0) close(fd);
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    file = imported_files_.emplace(own.inode, fd).first;
-  }
+  int fd = -1;
+  if (const CUresult found = ImportFile(own.pid, own.start_time, own.fd, own.inode, &fd); found != CUDA_SUCCESS) return found;
   const uintptr_t base = ReserveAligned(own.bytes, kPageBytes);
-  if (base == 0 || !MapFile(base, own.bytes, PROT_READ | PROT_WRITE, file->second, own.offset)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (base == 0 || !MapFile(base, own.bytes, PROT_READ | PROT_WRITE, fd, own.offset)) return CUDA_ERROR_OUT_OF_MEMORY;
   MemoryRange range;
   range.base = base + own.inside;
   range.bytes = own.size;
@@ -612,7 +664,7 @@ CUresult DeviceMemory::OpenIpcHandle(Context* context, const CUipcMemHandle& han
   range.device = own.device;
   range.context = context;
   range.id = next_id_++;
-  range.fd = file->second;
+  range.fd = fd;
   range.offset = own.offset + own.inside;
   range.mapped_base = base;
   range.mapped_bytes = own.bytes;

@@ -11,6 +11,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -61,6 +62,15 @@ struct Physical {
   uint32_t record = 0;    // entry of the file's directory; 0: never exported
 };
 
+/// An event between processes: complete when int32(completed - recorded) >= 0. Whoever completes it wakes sleepers.
+struct SharedEvent {
+  uint64_t magic;
+  std::atomic<uint32_t> recorded;
+  std::atomic<uint32_t> completed;
+  uint64_t reserved[6];
+};
+static_assert(sizeof(SharedEvent) == 64);
+
 class DeviceMemory {
  public:
   static DeviceMemory* Create(std::string* error);
@@ -98,6 +108,10 @@ class DeviceMemory {
   CUresult OpenIpcHandle(Context* context, const CUipcMemHandle& handle, uintptr_t* address);
   CUresult CloseIpcHandle(uintptr_t address);
 
+  /// The words of an event that several processes use, in this process's file; null where there is no room.
+  SharedEvent* CreateSharedEvent(CUipcEventHandle* handle);
+  CUresult OpenSharedEvent(const CUipcEventHandle& handle, SharedEvent** event);
+
   /// Zeroes [address, +bytes) by giving its whole pages back; true where that was possible (private to this process).
   bool ZeroByRelease(uintptr_t address, uint64_t bytes);
   /// Copies out of device memory without touching pages that nobody wrote.
@@ -122,6 +136,7 @@ class DeviceMemory {
   void Drop(std::map<uintptr_t, MemoryRange>::iterator range);
   void DropReference(Physical* physical);
   uint64_t TakeOffset(uint64_t bytes);
+  CUresult ImportFile(int pid, uint64_t start_time, int fd, uint64_t inode, int* own);
   const MemoryRange* FindLocked(uintptr_t address) const;
 
   mutable std::shared_mutex mutex_;
@@ -134,6 +149,7 @@ class DeviceMemory {
   std::map<uintptr_t, Physical*> mappings_;
   std::map<uintptr_t, std::unique_ptr<Page>> pages_;
   std::map<uint64_t, int> imported_files_;  // inode -> descriptor
+  char* directory_ = nullptr;               // this file's directory, mapped at the first shared event
 };
 
 }  // namespace hostcuda

@@ -33,6 +33,7 @@ class Context;
 class Capture;
 class Engine;
 class Session;
+struct SharedEvent;
 
 inline constexpr int kDone = HOSTCUDA_TASK_DONE;
 inline constexpr int kPending = HOSTCUDA_TASK_PENDING;
@@ -106,6 +107,8 @@ struct Event {
   uint32_t magic = kMagic;
   unsigned flags = 0;
   Context* context = nullptr;
+  SharedEvent* shared = nullptr;  // between processes: then the words tell, not what follows
+  CUipcEventHandle ipc_handle = {};
   // Guarded by the engine's mutex.
   std::shared_ptr<Event> handle;  // itself, until cuEventDestroy
   bool recorded = false;

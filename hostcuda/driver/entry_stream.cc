@@ -7,6 +7,7 @@
 #include <climits>
 
 #include "hostcuda/driver/entry.h"
+#include "hostcuda/driver/shared_event.h"
 #include "hostcuda/driver/stream_memory.h"
 
 using hostcuda::Context;
@@ -116,6 +117,10 @@ HC_ENTRY CUresult cuEventCreate(CUevent* phEvent, unsigned int Flags) {
   auto event = std::make_shared<Event>();
   event->flags = Flags;
   event->context = context;
+  if ((Flags & CU_EVENT_INTERPROCESS) != 0) {
+    event->shared = driver->memory().CreateSharedEvent(&event->ipc_handle);
+    if (event->shared == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   event->handle = event;
   *phEvent = reinterpret_cast<CUevent>(event.get());
   return CUDA_SUCCESS;
@@ -141,6 +146,7 @@ HC_ENTRY CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsig
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if ((flags & ~static_cast<unsigned>(CU_EVENT_RECORD_EXTERNAL)) != 0) return CUDA_ERROR_INVALID_VALUE;
   if (event->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
+  if (event->shared != nullptr && !driver->engine().Capturing(*stream)) return hostcuda::RecordShared(event->shared, *stream);
   return driver->engine().Record(event->handle, *stream, (flags & CU_EVENT_RECORD_EXTERNAL) != 0);
 }
 HC_ENTRY CUresult cuEventRecord(CUevent hEvent, CUstream hStream) { return cuEventRecordWithFlags(hEvent, hStream, 0); }
@@ -148,12 +154,14 @@ HC_ENTRY CUresult cuEventRecord(CUevent hEvent, CUstream hStream) { return cuEve
 HC_ENTRY CUresult cuEventQuery(CUevent hEvent) {
   HC_DRIVER();
   Event* event = Checked(hEvent);
-  return event == nullptr ? CUDA_ERROR_INVALID_HANDLE : driver->engine().QueryEvent(*event);
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  return event->shared != nullptr ? hostcuda::QueryShared(event->shared) : driver->engine().QueryEvent(*event);
 }
 HC_ENTRY CUresult cuEventSynchronize(CUevent hEvent) {
   HC_DRIVER();
   Event* event = Checked(hEvent);
-  return event == nullptr ? CUDA_ERROR_INVALID_HANDLE : driver->engine().SynchronizeEvent(*event);
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  return event->shared != nullptr ? hostcuda::SynchronizeShared(event->shared) : driver->engine().SynchronizeEvent(*event);
 }
 HC_ENTRY CUresult cuEventElapsedTime_v2(float* pMilliseconds, CUevent hStart, CUevent hEnd) {
   HC_DRIVER();
@@ -170,7 +178,30 @@ HC_ENTRY CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned i
   Event* event = Checked(hEvent);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if ((Flags & ~static_cast<unsigned>(CU_EVENT_WAIT_EXTERNAL)) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (event->shared != nullptr && !driver->engine().Capturing(*stream)) return hostcuda::WaitShared(event->shared, *stream);
   return driver->engine().WaitEvent(*stream, *event, (Flags & CU_EVENT_WAIT_EXTERNAL) != 0);
+}
+
+HC_ENTRY CUresult cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent event) {
+  HC_CONTEXT();
+  Event* own = Checked(event);
+  if (own == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (pHandle == nullptr || own->shared == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *pHandle = own->ipc_handle;
+  return CUDA_SUCCESS;
+}
+HC_ENTRY CUresult cuIpcOpenEventHandle(CUevent* phEvent, CUipcEventHandle handle) {
+  HC_CONTEXT();
+  if (phEvent == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  auto event = std::make_shared<Event>();
+  event->flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
+  event->context = context;
+  event->ipc_handle = handle;
+  const CUresult opened = driver->memory().OpenSharedEvent(handle, &event->shared);
+  if (opened != CUDA_SUCCESS) return opened;
+  event->handle = event;
+  *phEvent = reinterpret_cast<CUevent>(event.get());
+  return CUDA_SUCCESS;
 }
 
 // ---- host functions

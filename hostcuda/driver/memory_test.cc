@@ -381,6 +381,46 @@ TEST_F(MemoryTest, ExportedDescriptorIsImportedWithItsSizeAndDevice) {
   close(other);
 }
 
+int WaitForEvent(int in, int out) {
+  CUipcEventHandle handle;
+  CUcontext context = nullptr;
+  if (read(in, &handle, sizeof handle) != sizeof handle) return 1;
+  if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS) return 2;
+  CUevent event = nullptr;
+  CUstream stream = nullptr;
+  if (cuIpcOpenEventHandle(&event, handle) != CUDA_SUCCESS || cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) return 3;
+  if (cuEventQuery(event) != CUDA_ERROR_NOT_READY) return 4;
+  if (cuStreamWaitEvent(stream, event, 0) != CUDA_SUCCESS || cuStreamQuery(stream) != CUDA_ERROR_NOT_READY) return 5;
+  if (write(out, "w", 1) != 1) return 6;
+  return cuStreamSynchronize(stream) == CUDA_SUCCESS && cuEventSynchronize(event) == CUDA_SUCCESS && cuEventQuery(event) == CUDA_SUCCESS ? 0 : 7;
+}
+const RegisterRole wait_for_event("wait_for_event", WaitForEvent);
+
+TEST_F(MemoryTest, StreamOfAnotherProcessWaitsForAnIpcEvent) {
+  CUevent event = nullptr;
+  CUstream stream = nullptr;
+  CUipcEventHandle handle;
+  uint32_t* word = nullptr;
+  EXPECT_EQ(cuEventCreate(&event, CU_EVENT_INTERPROCESS), CUDA_ERROR_INVALID_VALUE);  // timing must be off
+  ASSERT_EQ(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemHostAlloc(reinterpret_cast<void**>(&word), 64, 0), CUDA_SUCCESS);
+  *word = 0;
+  ASSERT_EQ(cuStreamWaitValue32(stream, reinterpret_cast<CUdeviceptr>(word), 1, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventRecord(event, stream), CUDA_SUCCESS);
+  ASSERT_EQ(cuIpcGetEventHandle(&handle, event), CUDA_SUCCESS);
+  Role peer("wait_for_event");
+  peer.Send(handle);
+  char waiting;
+  ASSERT_TRUE(peer.Receive(&waiting));
+  __atomic_store_n(word, 1, __ATOMIC_SEQ_CST);
+  EXPECT_EQ(peer.Wait(), 0);
+  EXPECT_EQ(cuEventQuery(event), CUDA_SUCCESS);
+  cuMemFreeHost(word);
+  cuEventDestroy(event);
+  cuStreamDestroy(stream);
+}
+
 // ---- forking
 
 int ForkEarly(int, int) {
