@@ -57,11 +57,10 @@ inline bool IsBypassed() {
   return bypassed;
 }
 
-/// The welcome of a rank with virtual devices, else null.
-inline const wire::Welcome* VirtualDevices() {
+/// The devices of a rank that has virtual ones, else null.
+inline const VisibleDevices* VirtualDevices() {
   const CoreTable* core = FindCore();
-  const wire::Welcome* welcome = core == nullptr ? nullptr : core->welcome();
-  return welcome != nullptr && welcome->devices > 0 ? welcome : nullptr;
+  return core == nullptr ? nullptr : core->visible_devices();
 }
 
 }  // namespace prism::interpose

@@ -28,6 +28,12 @@ struct ArenaSlot {
   uint64_t bytes;
 };
 
+/// The virtual devices that a rank may use: the target's, less what CUDA_VISIBLE_DEVICES hides.
+struct VisibleDevices {
+  uint32_t count;
+  uint32_t own;  // the ordinal it was given; UINT32_MAX: any
+};
+
 struct CoreTable {
   size_t size;
   uint32_t version;
@@ -66,6 +72,8 @@ struct CoreTable {
                              bool waited);
   void (*trace_comm)(uint32_t stream, const trace::CallRecord* call, uint64_t sequence,
                      trace::ValueSource values);
+
+  const VisibleDevices* (*visible_devices)();  // null where ordinals are the real ones
 
   bool (*is_rank)();  // becomes the rank that the environment names first, if nothing has decided
                       // before

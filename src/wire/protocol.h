@@ -29,6 +29,7 @@ inline constexpr char kEnvMode[] = "PRISM_MODE";              // passthrough | r
 inline constexpr char kEnvRealDriver[] = "PRISM_REAL_LIBCUDA";    // absolute path of what the shims forward to
 inline constexpr char kEnvRealRuntime[] = "PRISM_REAL_LIBCUDART";
 inline constexpr char kEnvRealNvml[] = "PRISM_REAL_LIBNVML";      // empty: there is none, NVML is answered by the shim
+inline constexpr char kEnvRealDevices[] = "PRISM_REAL_DEVICES";   // CUDA_VISIBLE_DEVICES of the real driver; the user's is the target's
 inline constexpr char kEnvRealNccl[] = "PRISM_REAL_LIBNCCL";      // only where the mode needs it
 inline constexpr char kEnvTraceDir[] = "PRISM_TRACE_DIR";         // where record and passthrough write without a controller
 

@@ -23,9 +23,9 @@ bool Virtual() { return (Observed() & kObserveOrdinals) != 0; }
 
 /// The real device behind an ordinal, or behind a device handle that is an ordinal.
 CUdevice Real(CUdevice device) {
-  const wire::Welcome* welcome = Rank::Get().welcome();
-  if (!Virtual() || welcome == nullptr) return device;
-  return device >= 0 && static_cast<uint32_t>(device) < welcome->devices ? 0 : device;
+  const VisibleDevices* devices = Rank::Get().visible_devices();
+  if (!Virtual() || devices == nullptr) return device;
+  return device >= 0 && static_cast<uint32_t>(device) < devices->count ? 0 : device;
 }
 
 CUresult DeviceGetCount(Route real, int* count) {

@@ -40,8 +40,8 @@ std::atomic<int> g_captures{0};
 std::atomic<uint32_t> g_kernel_generation{0};
 
 uint32_t Device() {
-  const wire::Welcome* welcome = Rank::Get().welcome();
-  return welcome == nullptr || welcome->device == UINT32_MAX ? 0 : welcome->device;
+  const VisibleDevices* devices = Rank::Get().visible_devices();
+  return devices == nullptr || devices->own == UINT32_MAX ? 0 : devices->own;
 }
 
 Events::State& EventState(CUevent event) {

@@ -110,6 +110,27 @@ Identity IdentityFromEnvironment() {
   return identity;
 }
 
+std::vector<uint32_t> ParseVisibleDevices(const char* text, uint32_t devices) {
+  std::vector<uint32_t> visible;
+  if (text == nullptr) {
+    for (uint32_t i = 0; i < devices; ++i) visible.push_back(i);
+    return visible;
+  }
+  while (*text != 0) {
+    char* end = nullptr;
+    const unsigned long value = strtoul(text, &end, 10);
+    while (end != text && *end == ' ') ++end;
+    if (end == text || *text == '-' || (*end != 0 && *end != ',') || value >= devices) break;
+    for (const uint32_t seen : visible) {
+      if (seen == value) return {};
+    }
+    visible.push_back(static_cast<uint32_t>(value));
+    if (*end == 0) break;
+    text = end + 1;
+  }
+  return visible;
+}
+
 Rank& Rank::Get() {
   static Rank* rank = new Rank;  // never destroyed: other libraries call us while the process ends
   return *rank;
@@ -190,7 +211,15 @@ bool Rank::BeginLocked(const char* socket) {
   if (mode_ != wire::Mode::kPassthrough && welcome_.trace_path[0] != 0) {
     StartTrace(welcome_.trace_path);
   }
-  if (welcomed_) ledger_.SetLimit(welcome_.device_memory_bytes, welcome_.context_bytes);
+  if (welcomed_) {
+    ledger_.SetLimit(welcome_.device_memory_bytes, welcome_.context_bytes);
+    const std::vector<uint32_t> visible =
+        ParseVisibleDevices(getenv("CUDA_VISIBLE_DEVICES"), welcome_.devices);
+    visible_ = {static_cast<uint32_t>(visible.size()), UINT32_MAX};
+    for (uint32_t i = 0; i < visible.size(); ++i) {
+      if (visible[i] == welcome_.device) visible_.own = i;
+    }
+  }
   Become();
   return true;
 }
@@ -219,7 +248,7 @@ void Rank::Become() {
   if (writer() != nullptr) observe |= kObserveTrace;
   if (mode_ == wire::Mode::kRecord) observe |= kObserveTime;
   if (mode_ != wire::Mode::kPassthrough) observe |= kObserveLedger;
-  if (welcomed_ && welcome_.devices > 0) observe |= kObserveOrdinals;
+  if (visible_devices() != nullptr) observe |= kObserveOrdinals;
   g_observe.store(observe, std::memory_order_release);
   role_.store(Role::kRank, std::memory_order_release);
   on_exit(

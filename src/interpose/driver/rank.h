@@ -47,6 +47,11 @@ struct Identity {
 };
 Identity IdentityFromEnvironment();
 
+/// What CUDA_VISIBLE_DEVICES (null: unset) leaves of `devices` devices: the ordinals in their new
+/// order. As CUDA reads it: up to the first entry that is no device, or that is listed twice (then
+/// none).
+std::vector<uint32_t> ParseVisibleDevices(const char* text, uint32_t devices);
+
 class Rank {
  public:
   static Rank& Get();
@@ -71,6 +76,10 @@ class Rank {
 
   /// Null outside capture and emulate.
   const wire::Welcome* welcome() const { return welcomed_ ? &welcome_ : nullptr; }
+  /// Null outside capture and emulate, and where the target has no devices.
+  const VisibleDevices* visible_devices() const {
+    return welcomed_ && visible_.count > 0 ? &visible_ : nullptr;
+  }
   trace::Writer* writer() const { return writer_.load(std::memory_order_acquire); }
   Connection& connection() { return connection_; }
   Arena& arena() { return arena_; }
@@ -96,6 +105,7 @@ class Rank {
   bool welcomed_ = false;
   bool ended_ = false;
   wire::Welcome welcome_{};
+  VisibleDevices visible_{};
   std::atomic<trace::Writer*> writer_{nullptr};
   Connection connection_;
   Arena arena_;

@@ -180,11 +180,50 @@ bool RegisterWithCuda(void* address, size_t bytes) {
          CUDA_SUCCESS;
 }
 
+/// The user's CUDA_VISIBLE_DEVICES names devices of the target; the real driver must see those of
+/// this machine.
+class RealVisibleDevices {
+ public:
+  RealVisibleDevices() {
+    if ((Observed() & kObserveOrdinals) == 0) return;
+    if (const char* theirs = getenv(kName)) theirs_ = strdup(theirs);
+    const char* ours = getenv(wire::kEnvRealDevices);
+    if (ours != nullptr && ours[0] != 0) {
+      setenv(kName, ours, 1);
+    } else {
+      unsetenv(kName);
+    }
+    changed_ = true;
+  }
+  ~RealVisibleDevices() {
+    if (!changed_) return;
+    if (theirs_ != nullptr) {
+      setenv(kName, theirs_, 1);
+      free(theirs_);
+    } else {
+      unsetenv(kName);
+    }
+  }
+  RealVisibleDevices(const RealVisibleDevices&) = delete;
+  RealVisibleDevices& operator=(const RealVisibleDevices&) = delete;
+
+ private:
+  static constexpr char kName[] = "CUDA_VISIBLE_DEVICES";
+  char* theirs_ = nullptr;
+  bool changed_ = false;
+};
+
+CUresult FirstInit(Route real, unsigned flags) {
+  const RealVisibleDevices visible;
+  return real(flags);
+}
+
 CUresult Init(Route real, unsigned flags) {
   Rank& rank = Rank::Get();
   const Role role = rank.BeginFromEnvironment();
   if (role == Role::kRefused) return CUDA_ERROR_SHARED_OBJECT_INIT_FAILED;
-  const CUresult result = real(flags);
+  static const CUresult first = FirstInit(real, flags);  // the driver reads the variable once
+  const CUresult result = first != CUDA_SUCCESS ? first : real(flags);
   static std::once_flag once;
   std::call_once(once, [&] {
     if (result == CUDA_SUCCESS && role == Role::kRank) {
@@ -274,6 +313,7 @@ const CoreTable kCoreTable = {
             writer->Comm(stream, writer->Call(*call), sequence, values);
           }
         },
+    .visible_devices = [] { return Rank::Get().visible_devices(); },
     .is_rank = [] { return Rank::Get().BeginFromEnvironment() == Role::kRank; },
     .real = &CoreReal,
     .gap = [](const char* name) { Rank::Get().Gap(name); },

@@ -27,7 +27,22 @@ Registry& GetRegistry() {
   return *registry;
 }
 
+std::mutex g_error_mutex;
+std::string& ProcessErrorText() {
+  static auto* text = new std::string;
+  return *text;
+}
+void SetProcessError(const std::string& text) {
+  std::lock_guard lock(g_error_mutex);
+  ProcessErrorText() = text;
+}
+
 }  // namespace
+
+std::string ProcessError() {
+  std::lock_guard lock(g_error_mutex);
+  return ProcessErrorText();
+}
 
 void Communicator::Ready(uint32_t id, std::vector<uint32_t> world_ranks, uint32_t rank) {
   {
@@ -47,6 +62,7 @@ void Communicator::Fail(ncclResult_t result, const std::string& reason) {
   if (before != ncclSuccess && before != ncclInProgress)
     return;  // the first reason is the one to know
   last_error_ = reason;
+  SetProcessError(reason);
   state_.store(result, std::memory_order_release);
   idle_.notify_all();
 }
@@ -129,14 +145,14 @@ std::string& ThreadError() {
   return error;
 }
 
-ncclResult_t Error(Communicator* comm, ncclResult_t result, const char* format, ...) {
+ncclResult_t Error(Communicator*, ncclResult_t result, const char* format, ...) {
   char text[2048];
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
   ThreadError() = text;
-  (void)comm;
+  SetProcessError(text);
   return result;
 }
 

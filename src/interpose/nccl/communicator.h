@@ -93,6 +93,8 @@ class Communicator {
 
 /// The calling thread's last error, for handles that do not exist.
 std::string& ThreadError();
+/// The last error of any thread: torch's watchdog asks for what another thread met.
+std::string ProcessError();
 /// Notes an error with the communicator (may be null) and the thread; returns `result`.
 ncclResult_t Error(Communicator* comm, ncclResult_t result, const char* format, ...)
     __attribute__((format(printf, 3, 4)));

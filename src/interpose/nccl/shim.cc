@@ -414,8 +414,8 @@ ncclResult_t GroupSimulateEnd(Route real, ncclSimInfo_t* info) {
 // ---- Communicators
 
 uint32_t CurrentDevice(const Emulation& emulation) {
-  const wire::Welcome* welcome = emulation.core->welcome();
-  if (welcome->device != UINT32_MAX) return welcome->device;
+  const VisibleDevices* devices = emulation.core->visible_devices();
+  if (devices != nullptr && devices->own != UINT32_MAX) return devices->own;
   // The process may use any virtual device: only the dynamic runtime knows which is current.
   if (void* runtime = dlopen("libcudart.so.13", RTLD_LAZY | RTLD_NOLOAD)) {
     dlclose(runtime);
@@ -603,7 +603,8 @@ ncclResult_t CommInitAll(Route real, ncclComm_t* comms, int count, const int* de
   if (comms == nullptr || count < 1) {
     return Error(nullptr, ncclInvalidArgument, "ncclCommInitAll: %d communicators", count);
   }
-  const uint32_t device_count = emulation->core->welcome()->devices;
+  const VisibleDevices* visible = emulation->core->visible_devices();
+  const uint32_t device_count = visible == nullptr ? 1 : visible->count;
   std::set<int> seen;
   for (int i = 0; i < count; ++i) {
     const int device = devices == nullptr ? i : devices[i];
@@ -986,7 +987,7 @@ const char* GetLastError(Route real, ncclComm_t handle) {
                : "";
   }
   thread_local std::string text;
-  text = ThreadError();
+  text = ThreadError().empty() ? ProcessError() : ThreadError();
   if (const std::shared_ptr<Communicator> comm = Find(handle)) {
     const std::string own = comm->last_error();
     if (!own.empty()) text = own;

@@ -73,7 +73,8 @@ struct NoScope {
 const wire::Welcome* Devices() {
   const CoreTable* core = FindCore();
   if (core == nullptr || !core->is_rank()) return nullptr;
-  return VirtualDevices();
+  // NVML counts every device of the machine, whatever CUDA_VISIBLE_DEVICES says.
+  return VirtualDevices() == nullptr ? nullptr : core->welcome();
 }
 
 constexpr unsigned kMaxDevices = 64;

@@ -43,13 +43,12 @@ Function* Real(const char* name) {
 
 thread_local int t_current = 0;
 
-bool Valid(const wire::Welcome* virtual_devices, int device) {
-  return device >= 0 && static_cast<uint32_t>(device) < virtual_devices->devices;
+bool Valid(const VisibleDevices* virtual_devices, int device) {
+  return device >= 0 && static_cast<uint32_t>(device) < virtual_devices->count;
 }
 
-int OwnOrdinal(const wire::Welcome* virtual_devices) {
-  return virtual_devices->device == UINT32_MAX ? t_current
-                                               : static_cast<int>(virtual_devices->device);
+int OwnOrdinal(const VisibleDevices* virtual_devices) {
+  return virtual_devices->own == UINT32_MAX ? t_current : static_cast<int>(virtual_devices->own);
 }
 
 std::mutex g_peers_mutex;
@@ -81,7 +80,7 @@ PRISM_EXPORT cudaError_t cudaGetDeviceCount(int* count) {
   if (prism::interpose::IsBypassed()) return cudaErrorInitializationError;
   const cudaError_t result = real(count);  // first: it initialises the driver, which makes the rank
   const auto* devices = VirtualDevices();
-  if (result == cudaSuccess && devices != nullptr) *count = static_cast<int>(devices->devices);
+  if (result == cudaSuccess && devices != nullptr) *count = static_cast<int>(devices->count);
   return result;
 }
 
