@@ -44,6 +44,7 @@ struct Content {
   std::map<int, Attribute> attributes;
   std::string kernel;  // of a finalized execution plan
   uint64_t elements = 1;
+  int64_t workspace_bytes = 0;
 
   const Attribute* Find(int name) const {
     auto found = attributes.find(name);
@@ -138,6 +139,7 @@ std::vector<int64_t> Tail(const std::vector<int64_t>& dims) {
 struct Named {
   std::string name;
   uint64_t elements = 1;
+  int64_t workspace_bytes = 0;
 };
 
 struct ConvolutionAttributes {
@@ -185,6 +187,9 @@ Named NameConvolution(const Content& op, const ConvolutionAttributes& a) {
           Product(y)};
 }
 
+// What cuDNN 9.19 asks for on an H200 beside the front end's own buffers; the caller's allocator counts it.
+constexpr int64_t kAttentionWorkspaceBytes = 256;
+
 // Attention over q [b, h, sq, d] and k^T [b, h, d, skv]; v's head size dv.
 Named NameAttention(const char* kind, cudnnDataType_t type, const std::vector<int64_t>& q,
                     int64_t kv_heads, int64_t kv_length, int64_t value_size) {
@@ -194,7 +199,7 @@ Named NameAttention(const char* kind, cudnnDataType_t type, const std::vector<in
               std::to_string(kv_heads) + "_sq" + std::to_string(q[2]) + "_skv" +
               std::to_string(kv_length) + "_d" + std::to_string(q[3]) + "_dv" +
               std::to_string(value_size),
-          Product(q)};
+          Product(q), kAttentionWorkspaceBytes};
 }
 
 Named NameGraph(const Content& graph) {
@@ -297,6 +302,7 @@ cudnnStatus_t Finalize(Content* c) {
       Named named = NameGraph(*graph);
       c->kernel = std::move(named.name);
       c->elements = named.elements;
+      c->workspace_bytes = named.workspace_bytes;
       break;
     }
     case CUDNN_BACKEND_ENGINE_DESCRIPTOR:
@@ -355,7 +361,11 @@ bool Computed(const Content& c, int name, Attribute* a) {
     case CUDNN_ATTR_EXECUTION_PLAN_RUN_ONLY_INTERMEDIATE_UIDS:
       *a = {CUDNN_TYPE_INT64, 0, {}, {}};
       return true;
-    case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE:
+    case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE: {
+      *a = {CUDNN_TYPE_INT64, 1, zero, {}};
+      memcpy(a->bytes.data(), &c.workspace_bytes, sizeof c.workspace_bytes);
+      return true;
+    }
     case CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE:
     case CUDNN_ATTR_ENGINE_GLOBAL_INDEX:
       *a = {CUDNN_TYPE_INT64, 1, zero, {}};
