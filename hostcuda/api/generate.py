@@ -156,8 +156,14 @@ def page(arguments):
     rows, details = [], []
     for path, listing in zip(arguments.library, arguments.hand_list):
         api = load(path)
-        with open(listing) as f:
-            hand = set(f.read().split())
+        hand = set()
+        for part in listing.split(":"):
+            with open(part) as f:
+                text = f.read()
+            # A list of names, or sources that mark what they implement (the driver and the runtime).
+            hand |= set(re.findall(r"^HC_ENTRY [\w ]+?[ *]+(\w+)\(", text, re.M) if part.endswith(".cc") else text.split())
+        # The driver's and the runtime's per-thread-stream forms are generated wrappers of what is there.
+        hand |= {f["name"] for f in api["functions"] if re.sub(r"_pts[zd]$", "", f["name"]) in hand}
         groups = {}
         for function in api["functions"]:
             policy = "by hand" if function["name"] in hand else usable(function["policy"], function)

@@ -187,7 +187,8 @@ Named NameConvolution(const Content& op, const ConvolutionAttributes& a) {
           Product(y)};
 }
 
-// What cuDNN 9.19 asks for on an H200 beside the front end's own buffers; the caller's allocator counts it.
+// What cuDNN 9.19 asks for on an H200 beside the front end's own buffers; the caller's allocator
+// counts it.
 constexpr int64_t kAttentionWorkspaceBytes = 256;
 
 // Attention over q [b, h, sq, d] and k^T [b, h, d, skv]; v's head size dv.

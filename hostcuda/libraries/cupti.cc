@@ -1,10 +1,11 @@
 // CUPTI by hand: the activity interface, so that torch.profiler and other Kineto users show
 // kernels, copies, sets and synchronizations with the calls that caused them.
 //
-// Supported kinds: kernels, memcpy, memset, runtime (one record a call, under the name of the usual
-// runtime function), external correlation, synchronization; driver and overhead can be enabled and
-// have no records. Records are delivered by a flush. The callback interface accepts a subscriber;
-// domains other than "resource" are not supported and say so.
+// Supported kinds: kernels, memcpy, memset, runtime and driver (one record a call: library kernels
+// as a driver launch, all else under the name of the usual runtime function), external correlation,
+// synchronization; overhead can be enabled and has no records. Records are delivered by a flush.
+// The callback interface accepts a subscriber; domains other than "resource" are not supported and
+// say so.
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -50,7 +51,7 @@ struct State {
   uint8_t* first_buffer =
       nullptr;  // requested at the first record: profilers flush only if one is out
   size_t first_buffer_bytes = 0;
-  std::set<uint32_t> muted_runtime_calls;
+  std::set<uint32_t> muted_runtime_calls, muted_driver_calls;
   std::map<int, std::vector<char>> attributes;
   CUpti_Subscriber_st* subscriber = nullptr;
 };
@@ -77,7 +78,7 @@ bool KernelsEnabled() {
 bool AnyRecorded() {
   return KernelsEnabled() || Enabled(CUPTI_ACTIVITY_KIND_MEMCPY) ||
          Enabled(CUPTI_ACTIVITY_KIND_MEMSET) || Enabled(CUPTI_ACTIVITY_KIND_RUNTIME) ||
-         Enabled(CUPTI_ACTIVITY_KIND_SYNCHRONIZATION);
+         Enabled(CUPTI_ACTIVITY_KIND_DRIVER) || Enabled(CUPTI_ACTIVITY_KIND_SYNCHRONIZATION);
 }
 
 uint64_t RealTimeNs() {
@@ -137,6 +138,7 @@ size_t RecordBytes(CUpti_ActivityKind kind) {
     case CUPTI_ACTIVITY_KIND_MEMSET:
       return sizeof(CUpti_ActivityMemset4);
     case CUPTI_ACTIVITY_KIND_RUNTIME:
+    case CUPTI_ACTIVITY_KIND_DRIVER:
       return sizeof(CUpti_ActivityAPI);
     case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION:
       return sizeof(CUpti_ActivityExternalCorrelation);
@@ -179,8 +181,32 @@ class Delivery {
   size_t capacity_, used_ = 0;
 };
 
-void Deliver(const ActivityRecorder::Record& r, const ClockMap& clock,
-             const std::set<uint32_t>& muted, Delivery* out) {
+// Calls that a profiler does not want to see.
+struct Muted {
+  std::set<uint32_t> runtime, driver;
+};
+
+// Kernels of hostcuda's libraries carry its prefix; everything else was launched by the runtime, or
+// by a program that calls the driver itself, which the activity does not tell.
+bool FromLibrary(const HostcudaActivity& a) {
+  return a.kind == HOSTCUDA_ACTIVITY_KERNEL && a.name && strncmp(a.name, "hostcu", 6) == 0;
+}
+
+CUpti_ActivityAPI ApiRecord(const HostcudaActivity& a, const ClockMap& clock,
+                            CUpti_ActivityKind kind, uint32_t call) {
+  CUpti_ActivityAPI api{};
+  api.kind = kind;
+  api.cbid = call;
+  api.start = clock(a.enqueue_start_ns);
+  api.end = clock(a.enqueue_end_ns);
+  api.processId = static_cast<uint32_t>(getpid());
+  api.threadId = a.thread;
+  api.correlationId = a.correlation;
+  return api;
+}
+
+void Deliver(const ActivityRecorder::Record& r, const ClockMap& clock, const Muted& muted,
+             Delivery* out) {
   const HostcudaActivity& a = r.activity;
   const auto wanted = [&r](CUpti_ActivityKind kind) { return (r.enabled >> kind & 1) != 0; };
   const uint64_t start = clock(a.start_ns), end = clock(a.end_ns);
@@ -195,17 +221,16 @@ void Deliver(const ActivityRecorder::Record& r, const ClockMap& clock,
       out->Put(e);
     }
   }
-  if (const uint32_t call = RuntimeCall(a);
-      r.first_of_call && wanted(CUPTI_ACTIVITY_KIND_RUNTIME) && !muted.contains(call)) {
-    CUpti_ActivityAPI api{};
-    api.kind = CUPTI_ACTIVITY_KIND_RUNTIME;
-    api.cbid = call;
-    api.start = clock(a.enqueue_start_ns);
-    api.end = clock(a.enqueue_end_ns);
-    api.processId = static_cast<uint32_t>(getpid());
-    api.threadId = a.thread;
-    api.correlationId = a.correlation;
-    out->Put(api);
+  if (r.first_of_call && FromLibrary(a)) {
+    // NVIDIA's libraries launch through the driver, so that is the record profilers expect.
+    if (wanted(CUPTI_ACTIVITY_KIND_DRIVER) &&
+        !muted.driver.contains(CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx))
+      out->Put(ApiRecord(a, clock, CUPTI_ACTIVITY_KIND_DRIVER,
+                         CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx));
+  } else if (const uint32_t call = RuntimeCall(a); r.first_of_call &&
+                                                   wanted(CUPTI_ACTIVITY_KIND_RUNTIME) &&
+                                                   !muted.runtime.contains(call)) {
+    out->Put(ApiRecord(a, clock, CUPTI_ACTIVITY_KIND_RUNTIME, call));
   }
   switch (a.kind) {
     case HOSTCUDA_ACTIVITY_KERNEL: {
@@ -418,8 +443,15 @@ CUptiResult cuptiActivityEnableRuntimeApi(CUpti_CallbackId call, uint8_t enable)
     s.muted_runtime_calls.insert(call);
   return CUPTI_SUCCESS;
 }
-// There are no driver records, so there is none to filter.
-CUptiResult cuptiActivityEnableDriverApi(CUpti_CallbackId, uint8_t) { return CUPTI_SUCCESS; }
+CUptiResult cuptiActivityEnableDriverApi(CUpti_CallbackId call, uint8_t enable) {
+  State& s = S();
+  std::lock_guard<std::mutex> lock(s.mutex);
+  if (enable)
+    s.muted_driver_calls.erase(call);
+  else
+    s.muted_driver_calls.insert(call);
+  return CUPTI_SUCCESS;
+}
 
 CUptiResult cuptiActivitySetAttribute(CUpti_ActivityAttribute attribute, size_t* size,
                                       void* value) {
@@ -468,14 +500,14 @@ CUptiResult cuptiActivityFlushAll(uint32_t) {
   if (!request || !complete) return CUPTI_ERROR_INVALID_OPERATION;
   std::vector<ActivityRecorder::Record> records = s.recorder.Take();
   ClockMap clock;
-  std::set<uint32_t> muted;
+  Muted muted;
   uint8_t* buffer;
   size_t bytes;
   {
     std::lock_guard<std::mutex> lock(s.mutex);
     s.clock.End(ReadClocks());
     clock = s.clock;
-    muted = s.muted_runtime_calls;
+    muted = {s.muted_runtime_calls, s.muted_driver_calls};
     buffer = std::exchange(s.first_buffer, nullptr);
     bytes = s.first_buffer_bytes;
   }

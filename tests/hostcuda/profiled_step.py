@@ -38,5 +38,5 @@ with tempfile.NamedTemporaryFile(suffix=".json") as trace:
     profiler.export_chrome_trace(trace.name)
     events = json.load(open(trace.name))["traceEvents"]
 for event in events:
-    if event.get("ph") == "X" and event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cpu_op", "user_annotation"):
+    if event.get("ph") == "X" and event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "cpu_op", "user_annotation"):
         print(json.dumps({k: event.get(k) for k in ("cat", "name", "ts", "dur", "tid", "args")}))

@@ -33,7 +33,7 @@ def test_products_are_named_by_their_shapes(run):
 
 def test_every_device_record_leads_to_its_call_and_operation(run):
     kinds = by_kind(run("profiled_step.py", "foreach").records())
-    calls = {c["args"]["correlation"]: c for c in kinds["cuda_runtime"]}
+    calls = {c["args"]["correlation"]: c for c in kinds["cuda_runtime"] + kinds["cuda_driver"]}
     operations = {o["args"]["External id"]: o for o in kinds["cpu_op"]}
     step = next(a for a in kinds["user_annotation"] if a["name"] == "the step")
     for record in kinds["kernel"] + kinds["gpu_memcpy"] + kinds["gpu_memset"]:
@@ -44,6 +44,7 @@ def test_every_device_record_leads_to_its_call_and_operation(run):
         assert operation["ts"] <= call["ts"] and call["ts"] + call["dur"] <= operation["ts"] + operation["dur"] + 1
         assert call["ts"] <= record["ts"] + 1
         assert step["ts"] <= call["ts"] <= step["ts"] + step["dur"]
+    assert [c["name"] for c in kinds["cuda_driver"]] == ["cuLaunchKernelEx"] * 5  # the products
     # The loss's backward ran on autograd's thread.
     assert len({c["tid"] for c in kinds["cuda_runtime"]}) == 2
     assert any(operations[k["args"]["External id"]]["name"] == "aten::addmm" for k in kinds["kernel"] if "Lt_matmul" in k["name"])
