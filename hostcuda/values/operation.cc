@@ -398,7 +398,8 @@ TableEntry EntryOf(const c10::OperatorHandle& operation) {
 }
 
 // Composite operations that reach a CUDA kernel other than through the dispatcher.
-constexpr const char* kCompositeThatLaunches[] = {"aten::copy_", "aten::conj_physical_", "aten::kaiser_window.beta"};
+constexpr const char* kCompositeThatLaunches[] = {"aten::copy_", "aten::conj_physical_",
+                                                  "aten::kaiser_window.beta"};
 
 bool CompositeLaunches(const c10::OperatorName& name) {
   const std::string display =

@@ -11,7 +11,7 @@ namespace {
 at::Tensor Scaled(const Invocation& call, const at::Tensor& matrix, const at::Tensor& scale,
                   int64_t dim) {
   const at::Tensor wide = matrix.to(at::kFloat);
-  if (scale.numel() == 1) return wide.mul(scale.to(at::kFloat).view({}));
+  if (scale.numel() == 1) return wide.mul(scale.to(at::kFloat).squeeze());
   TORCH_CHECK(scale.numel() == wide.size(dim) && scale.scalar_type() == at::kFloat,
               "hostcuda values: ", call.schema().name(), " with scales of shape ", scale.sizes(),
               " and type ", scale.scalar_type(), " for a matrix of ", matrix.sizes(),
