@@ -236,7 +236,7 @@ def test_control_computes_what_is_small(tmp_path):
 
 def test_bad_setting_is_named(tmp_path):
     result = subprocess.run([sys.executable, "-c", "import torch; torch.ones(1, device='cuda')"], capture_output=True,
-                            text=True, timeout=300, env={**os.environ, "HOSTCUDA_THREADS": "many"})  # fmt: skip
+                            text=True, timeout=300, env={**os.environ, "HOSTCUDA_VALUES": "cpu", "HOSTCUDA_THREADS": "many"})  # fmt: skip
     assert result.returncode != 0
     assert "HOSTCUDA_THREADS=many is not a positive integer" in result.stderr
 
@@ -249,6 +249,6 @@ def test_another_pytorch_is_refused(tmp_path):
     library = tmp_path / "config.so"
     subprocess.run(["g++", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
     result = subprocess.run([sys.executable, "-c", "import torch; torch.ones(1, device='cuda')"], capture_output=True,
-                            text=True, timeout=300, env={**os.environ, "LD_PRELOAD": str(library)})  # fmt: skip
+                            text=True, timeout=300, env={**os.environ, "HOSTCUDA_VALUES": "cpu", "LD_PRELOAD": str(library)})  # fmt: skip
     assert result.returncode != 0
     assert "built against PyTorch 2.11.0, but the process has 2.5.1" in result.stderr
