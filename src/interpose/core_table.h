@@ -42,10 +42,10 @@ struct CoreTable {
   uint32_t (*rank)();
   uint32_t (*world)();
   const wire::Welcome* (*welcome)();  // null outside capture and emulate
-  trace::Writer* (
-      *writer)();  // null when nothing is recorded; its code is in the driver shim alone
-  uint32_t (*stream_number)(CUstream stream);  // the writer's number of a stream, any of the
-                                               // legacy/per-thread handles too
+  /// Null when nothing is recorded. The writer's code is in the driver shim alone.
+  trace::Writer* (*writer)();
+  /// The writer's number of a stream, any of the legacy and per-thread handles too.
+  uint32_t (*stream_number)(CUstream stream);
 
   /// Sends a packet; with `reply` waits for the answer (same request number) and copies up to
   /// reply_bytes of it. Returns the answer's size, 0 for no reply asked, or -1 when the controller
@@ -61,10 +61,10 @@ struct CoreTable {
   uint32_t* (*word)(uint32_t index);  // its address: valid for the host and for cuStreamWaitValue32
   void (*ring)();                     // bumps and wakes the bell
 
-  uint32_t (*call_site)();  // id of the caller's innermost user frames (Python's, else C's); told
-                            // to the controller once
-
-  uint32_t (*call_site_string)(uint32_t id);  // the same, as a string of the writer
+  /// Id of the caller's innermost user frames (Python's, else C's); told to the controller once.
+  uint32_t (*call_site)();
+  /// The same as a string of the writer.
+  uint32_t (*call_site_string)(uint32_t id);
 
   /// Nodes of communications, for shims that do not contain the writer; nothing when nothing is
   /// recorded.
@@ -75,13 +75,16 @@ struct CoreTable {
 
   const VisibleDevices* (*visible_devices)();  // null where ordinals are the real ones
 
-  bool (*is_rank)();  // becomes the rank that the environment names first, if nothing has decided
-                      // before
-  void* (*real)(
-      const char* name);  // the real driver's function, past the wrappers; null where it has none
-  void (*gap)(const char* name);  // a fidelity gap that this run met; each is noted once
-  bool (*memory)(uint64_t* total_bytes,
-                 uint64_t* free_bytes);  // the ledger's view; false: no limit is known
+  /// Becomes the rank that the environment names first, if nothing has decided before.
+  bool (*is_rank)();
+  /// The real driver's function, past the wrappers; null where it has none.
+  void* (*real)(const char* name);
+  /// Notes a fidelity gap that this run met, each once.
+  void (*gap)(const char* name);
+  /// The ledger's view of a virtual ordinal (UINT32_MAX: the thread's current one); false: no limit
+  /// is known.
+  bool (*memory)(uint32_t ordinal, uint64_t* total_bytes, uint64_t* free_bytes);
+  void (*set_current_ordinal)(uint32_t (*current)());  // who knows it: the runtime shim
 };
 
 }  // namespace prism::interpose

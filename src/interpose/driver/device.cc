@@ -50,7 +50,7 @@ CUresult DeviceGetName(Route real, char* name, int length, CUdevice device) {
 
 CUresult DeviceTotalMem(Route real, size_t* bytes, CUdevice device) {
   const CUresult result = real(bytes, Real(device));
-  const Ledger& ledger = Rank::Get().ledger();
+  const Ledger& ledger = Rank::Get().ledger(0);  // the limit is every device's
   if (result == CUDA_SUCCESS && ledger.limited()) *bytes = ledger.figures().limit_bytes;
   return result;
 }

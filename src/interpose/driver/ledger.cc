@@ -49,20 +49,6 @@ void Ledger::Return(uint64_t bytes) {
   --allocations_;
 }
 
-void Ledger::Bind(uint64_t key, uint64_t bytes) {
-  std::lock_guard lock(mutex_);
-  bound_[key] = bytes;
-}
-
-uint64_t Ledger::Unbind(uint64_t key) {
-  std::lock_guard lock(mutex_);
-  const auto found = bound_.find(key);
-  if (found == bound_.end()) return 0;
-  const uint64_t bytes = found->second;
-  bound_.erase(found);
-  return bytes;
-}
-
 Ledger::Figures Ledger::figures() const {
   std::lock_guard lock(mutex_);
   return {requested_bytes_, AllocatedLocked(), peak_bytes_,

@@ -1,4 +1,4 @@
-// Ledger: what a rank holds of its device's memory, and what the target would still have.
+// Ledger: what a rank holds of one virtual device's memory, and what the target would still have.
 //
 // Counts every device allocation, rounded as the driver takes memory from the device: large ones to
 // 2 MiB each, small ones share blocks of 2 MiB. With a limit (capture, emulate) an allocation that
@@ -8,15 +8,13 @@
 //   Ledger ledger;
 //   ledger.SetLimit(target_bytes, context_bytes);
 //   if (!ledger.Reserve(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-//   ... ledger.Bind(address, bytes);  ... uint64_t bytes = ledger.Unbind(address);
-//   ledger.Return(bytes);
+//   ... ledger.Return(bytes);
 #ifndef PRISM_INTERPOSE_DRIVER_LEDGER_H_
 #define PRISM_INTERPOSE_DRIVER_LEDGER_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
-#include <unordered_map>
 
 namespace prism::interpose {
 
@@ -45,11 +43,6 @@ class Ledger {
   /// Gives the room back.
   void Return(uint64_t bytes);
 
-  /// Remembers what an address, or a handle of physical memory, holds.
-  void Bind(uint64_t key, uint64_t bytes);
-  /// Forgets it. Returns its bytes, 0 where it is unknown.
-  uint64_t Unbind(uint64_t key);
-
   Figures figures() const;
   /// Free bytes as the driver would report them.
   uint64_t free_bytes() const;
@@ -64,7 +57,6 @@ class Ledger {
   uint64_t large_bytes_ = 0, small_bytes_ = 0, requested_bytes_ = 0, peak_bytes_ = 0;
   uint64_t told_peak_ = 0;
   uint32_t allocations_ = 0;
-  std::unordered_map<uint64_t, uint64_t> bound_;
 };
 
 }  // namespace prism::interpose

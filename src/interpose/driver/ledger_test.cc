@@ -65,14 +65,6 @@ TEST(LedgerTest, ReturnGivesBackExactlyWhatWasTaken) {
   EXPECT_EQ(ledger.free_bytes(), 1000 * kMiB);
 }
 
-TEST(LedgerTest, UnbindOfAnUnknownAddressIsZero) {
-  Ledger ledger;
-  ledger.Bind(0x1000, 77);
-  EXPECT_EQ(ledger.Unbind(0x2000), 0u);
-  EXPECT_EQ(ledger.Unbind(0x1000), 77u);
-  EXPECT_EQ(ledger.Unbind(0x1000), 0u);
-}
-
 TEST(LedgerTest, NewPeakIsToldOncePerPercent) {
   Ledger ledger;
   ASSERT_TRUE(ledger.Reserve(1000 * kMiB));

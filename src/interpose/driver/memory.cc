@@ -62,9 +62,10 @@ CUresult MemCreate(Route real, CUmemGenericAllocationHandle* handle, size_t byte
     return real(handle, bytes, properties, flags);
   }
   CUmemAllocationProp placed = *properties;
+  const auto ordinal = static_cast<uint32_t>(placed.location.id);  // the runtime's, see device.cc
   if (Observed() & kObserveOrdinals) placed.location.id = 0;
   return Ownership::Get().Create(
-      bytes,
+      ordinal, bytes,
       [&] { return real(handle, bytes, static_cast<const CUmemAllocationProp*>(&placed), flags); },
       handle);
 }
@@ -92,7 +93,7 @@ CUresult MemUnmap(Route real, CUdeviceptr address, size_t bytes) {
 
 CUresult MemGetInfo(Route real, size_t* free_bytes, size_t* total_bytes) {
   const CUresult result = real(free_bytes, total_bytes);
-  const Ledger& ledger = Rank::Get().ledger();
+  const Ledger& ledger = Rank::Get().ledger(Rank::Get().CurrentOrdinal());
   if (result == CUDA_SUCCESS && ledger.limited()) {
     if (free_bytes != nullptr) *free_bytes = ledger.free_bytes();
     if (total_bytes != nullptr) *total_bytes = ledger.figures().limit_bytes;

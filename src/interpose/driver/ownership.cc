@@ -14,9 +14,10 @@ class RankOwned final : public Ownership {
  public:
   CUresult Allocate(uint64_t bytes, const DriverCall& allocate,
                     const CUdeviceptr* address) override {
-    const CUresult result = Counted(bytes, allocate);
+    const uint32_t ordinal = Rank::Get().CurrentOrdinal();
+    const CUresult result = Counted(ordinal, bytes, allocate);
     if (result == CUDA_SUCCESS) {
-      Rank::Get().ledger().Bind(*address, bytes);
+      Bind(*address, {ordinal, bytes});
       Record(static_cast<int64_t>(bytes), *address);
     }
     return result;
@@ -24,25 +25,24 @@ class RankOwned final : public Ownership {
 
   CUresult Free(CUdeviceptr address, const DriverCall& free) override {
     // Forgotten first: another thread may be given the address before this call returns.
-    Ledger& ledger = Rank::Get().ledger();
-    const uint64_t bytes = ledger.Unbind(address);
+    const Allocation allocation = Unbind(address);
     const CUresult result = free();
-    if (bytes == 0) return result;
+    if (allocation.bytes == 0) return result;
     if (result != CUDA_SUCCESS) {
-      ledger.Bind(address, bytes);
+      Bind(address, allocation);
       return result;
     }
-    ledger.Return(bytes);
-    Record(-static_cast<int64_t>(bytes), address);
+    Rank::Get().ledger(allocation.ordinal).Return(allocation.bytes);
+    Record(-static_cast<int64_t>(allocation.bytes), address);
     return result;
   }
 
-  CUresult Create(uint64_t bytes, const DriverCall& create,
+  CUresult Create(uint32_t ordinal, uint64_t bytes, const DriverCall& create,
                   const CUmemGenericAllocationHandle* handle) override {
-    const CUresult result = Counted(bytes, create);
+    const CUresult result = Counted(ordinal, bytes, create);
     if (result == CUDA_SUCCESS) {
       std::lock_guard lock(mutex_);
-      handles_[*handle] = {std::make_shared<Physical>(bytes, *handle), 1};
+      handles_[*handle] = {std::make_shared<Physical>(ordinal, bytes, *handle), 1};
       Record(static_cast<int64_t>(bytes), *handle);
     }
     return result;
@@ -89,13 +89,15 @@ class RankOwned final : public Ownership {
  private:
   // Lives as long as a handle or a mapping of it does.
   struct Physical {
-    Physical(uint64_t size, uint64_t name) : bytes(size), key(name) {}
+    Physical(uint32_t device, uint64_t size, uint64_t name)
+        : ordinal(device), bytes(size), key(name) {}
     ~Physical() {
-      Rank::Get().ledger().Return(bytes);
+      Rank::Get().ledger(ordinal).Return(bytes);
       Record(-static_cast<int64_t>(bytes), key);
     }
     Physical(const Physical&) = delete;
     Physical& operator=(const Physical&) = delete;
+    const uint32_t ordinal;
     const uint64_t bytes, key;
   };
   struct Handle {
@@ -103,17 +105,37 @@ class RankOwned final : public Ownership {
     uint32_t count = 0;
   };
 
-  static CUresult Counted(uint64_t bytes, const DriverCall& call) {
+  struct Allocation {
+    uint32_t ordinal = 0;
+    uint64_t bytes = 0;
+  };
+
+  void Bind(CUdeviceptr address, const Allocation& allocation) {
+    std::lock_guard lock(mutex_);
+    allocations_[address] = allocation;
+  }
+
+  Allocation Unbind(CUdeviceptr address) {
+    std::lock_guard lock(mutex_);
+    const auto found = allocations_.find(address);
+    if (found == allocations_.end()) return {};
+    const Allocation allocation = found->second;
+    allocations_.erase(found);
+    return allocation;
+  }
+
+  static CUresult Counted(uint32_t ordinal, uint64_t bytes, const DriverCall& call) {
     Rank& rank = Rank::Get();
-    if (!rank.ledger().Reserve(bytes)) {
-      rank.TellLedger(bytes);
+    Ledger& ledger = rank.ledger(ordinal);
+    if (!ledger.Reserve(bytes)) {
+      rank.TellLedger(ordinal, bytes);
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
     const CUresult result = call();
     if (result != CUDA_SUCCESS) {
-      rank.ledger().Return(bytes);
-    } else if (rank.ledger().NewPeak()) {
-      rank.TellLedger(0);
+      ledger.Return(bytes);
+    } else if (ledger.NewPeak()) {
+      rank.TellLedger(ordinal, 0);
     }
     return result;
   }
@@ -125,6 +147,7 @@ class RankOwned final : public Ownership {
   }
 
   std::mutex mutex_;
+  std::unordered_map<CUdeviceptr, Allocation> allocations_;
   std::unordered_map<CUmemGenericAllocationHandle, Handle> handles_;
   std::map<CUdeviceptr, std::shared_ptr<Physical>> mapped_;
 };

@@ -21,14 +21,15 @@ class Ownership {
 
   virtual ~Ownership() = default;
 
-  /// Device memory of `bytes`; `allocate` makes the driver's call, which sets *address.
+  /// Device memory of `bytes` on the thread's current device; `allocate` makes the driver's call,
+  /// which sets *address.
   virtual CUresult Allocate(uint64_t bytes, const DriverCall& allocate,
                             const CUdeviceptr* address) = 0;
   virtual CUresult Free(CUdeviceptr address, const DriverCall& free) = 0;
 
-  /// Physical memory without an address (VMM). It lives until its last handle is released and its
-  /// last mapping undone.
-  virtual CUresult Create(uint64_t bytes, const DriverCall& create,
+  /// Physical memory without an address (VMM), of a virtual ordinal. It lives until its last handle
+  /// is released and its last mapping undone.
+  virtual CUresult Create(uint32_t ordinal, uint64_t bytes, const DriverCall& create,
                           const CUmemGenericAllocationHandle* handle) = 0;
   virtual void Retained(CUmemGenericAllocationHandle handle) = 0;
   virtual CUresult Release(CUmemGenericAllocationHandle handle, const DriverCall& release) = 0;

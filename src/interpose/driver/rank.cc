@@ -212,7 +212,9 @@ bool Rank::BeginLocked(const char* socket) {
     StartTrace(welcome_.trace_path);
   }
   if (welcomed_) {
-    ledger_.SetLimit(welcome_.device_memory_bytes, welcome_.context_bytes);
+    for (Ledger& ledger : ledgers_) {
+      ledger.SetLimit(welcome_.device_memory_bytes, welcome_.context_bytes);
+    }
     const std::vector<uint32_t> visible =
         ParseVisibleDevices(getenv("CUDA_VISIBLE_DEVICES"), welcome_.devices);
     visible_ = {static_cast<uint32_t>(visible.size()), UINT32_MAX};
@@ -276,7 +278,9 @@ void Rank::End(int exit_code) {
   if (ended_ || role() == Role::kInert) return;
   ended_ = true;
   g_observe.fetch_and(~(kObserveTrace | kObserveTime), std::memory_order_acq_rel);
-  if (connected_) TellLedger(0);
+  for (uint32_t i = 0; i < kMaxDevices; ++i) {
+    if (ledgers_[i].figures().peak_bytes > 0) TellLedger(i, 0);
+  }
   if (trace::Writer* writer = writer_.exchange(nullptr, std::memory_order_acq_rel)) {
     const int error = writer->Close(exit_code);
     if (error != 0) Report("rank %u: the trace is incomplete: %s", identity_.rank, strerror(error));
@@ -333,20 +337,30 @@ uint32_t Rank::CallSiteString(uint32_t id) {
 void Rank::Gap(const char* name) {
   std::lock_guard lock(sites_mutex_);
   if (!gaps_.insert(name).second) return;
-  if (trace::Writer* writer = this->writer()) {
-    writer->Meta(std::string("{\"fidelity_gap\":\"") + name + "\"}");
-  }
+  // Later descriptions replace members of earlier ones, so each holds the whole list.
+  std::string list;
+  for (const std::string& gap : gaps_) list += (list.empty() ? "\"" : ",\"") + gap + "\"";
+  Describe("{\"fidelity_gaps\":[" + list + "]}");
 }
 
-void Rank::TellLedger(uint64_t failed_bytes) {
+void Rank::Describe(const std::string& json) {
+  if (trace::Writer* writer = this->writer()) writer->Meta(json);
+}
+
+uint32_t Rank::CurrentOrdinal() const {
+  if (const auto current = current_ordinal_.load(std::memory_order_acquire)) return current();
+  return visible_.own == UINT32_MAX ? 0 : visible_.own;
+}
+
+void Rank::TellLedger(uint32_t ordinal, uint64_t failed_bytes) {
   if (!connected_) return;
-  const Ledger::Figures figures = ledger_.figures();
+  const Ledger::Figures figures = ledger(ordinal).figures();
   wire::Ledger packet{};
   packet.header = {wire::Message::kLedger, sizeof packet, 0};
   packet.allocated_bytes = figures.allocated_bytes;
   packet.peak_bytes = figures.peak_bytes;
   packet.failed_bytes = failed_bytes;
-  packet.device = welcome_.device;
+  packet.device = ordinal;
   packet.allocations = figures.allocations;
   connection_.Request(&packet.header, nullptr, 0);
 }

@@ -11,6 +11,7 @@
 #ifndef PRISM_INTERPOSE_DRIVER_RANK_H_
 #define PRISM_INTERPOSE_DRIVER_RANK_H_
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -83,14 +84,26 @@ class Rank {
   trace::Writer* writer() const { return writer_.load(std::memory_order_acquire); }
   Connection& connection() { return connection_; }
   Arena& arena() { return arena_; }
-  Ledger& ledger() { return ledger_; }
+  /// Of a virtual ordinal; those beyond the table share the last.
+  Ledger& ledger(uint32_t ordinal) {
+    return ledgers_[ordinal < kMaxDevices ? ordinal : kMaxDevices - 1];
+  }
+  /// The calling thread's current virtual ordinal, as far as anybody knows it.
+  uint32_t CurrentOrdinal() const;
+  void SetCurrentOrdinal(uint32_t (*current)()) {
+    current_ordinal_.store(current, std::memory_order_release);
+  }
 
   uint32_t CallSite();
   uint32_t CallSiteString(uint32_t id);
   void Gap(const char* name);
-  void TellLedger(uint64_t failed_bytes);
+  void TellLedger(uint32_t ordinal, uint64_t failed_bytes);
+  /// Adds an object to the trace's description.
+  void Describe(const std::string& json);
 
  private:
+  static constexpr uint32_t kMaxDevices = 64;
+
   Rank() = default;
   bool BeginLocked(const char* socket);
   void StartTrace(const char* path);
@@ -105,11 +118,12 @@ class Rank {
   bool welcomed_ = false;
   bool ended_ = false;
   wire::Welcome welcome_{};
-  VisibleDevices visible_{};
+  VisibleDevices visible_{0, UINT32_MAX};
   std::atomic<trace::Writer*> writer_{nullptr};
   Connection connection_;
   Arena arena_;
-  Ledger ledger_;
+  std::array<Ledger, kMaxDevices> ledgers_;
+  std::atomic<uint32_t (*)()> current_ordinal_{nullptr};
   int marker_ = -1;
   int pid_ = 0;
 

@@ -156,11 +156,9 @@ void Prove() {
                static_cast<int>(result), g_real_path);
     } else {
       // The function obtained that way must come through the wrapper, not only look like ours.
-      const Ledger::Figures before = rank.ledger().figures();
       if ((Observed() & kObserveLedger) &&
           prism_driver_entry[k_cuMemAlloc_v2] == prism_driver_real[k_cuMemAlloc_v2]) {
-        snprintf(reason, sizeof reason,
-                 "the wrapper of cuMemAlloc is not installed (%u allocations)", before.allocations);
+        snprintf(reason, sizeof reason, "the wrapper of cuMemAlloc is not installed");
       }
     }
   }
@@ -228,6 +226,14 @@ CUresult Init(Route real, unsigned flags) {
   std::call_once(once, [&] {
     if (result == CUDA_SUCCESS && role == Role::kRank) {
       rank.arena().SetRegister(&RegisterWithCuda);
+      int version = 0;
+      PRISM_REAL(cuDriverGetVersion)(&version);
+      const VisibleDevices* devices = rank.visible_devices();
+      rank.Describe(
+          "{\"shim\":{\"wire_version\":" + std::to_string(wire::kProtocolVersion) +
+          ",\"mode\":" + std::to_string(static_cast<uint32_t>(rank.mode())) + ",\"driver\":\"" +
+          g_real_path + "\",\"driver_version\":" + std::to_string(version) +
+          ",\"visible_devices\":" + std::to_string(devices == nullptr ? 0 : devices->count) + "}}");
       Prove();
     }
     WriteProbe("cuInit");
@@ -318,12 +324,15 @@ const CoreTable kCoreTable = {
     .real = &CoreReal,
     .gap = [](const char* name) { Rank::Get().Gap(name); },
     .memory =
-        [](uint64_t* total, uint64_t* free) {
-          const Ledger& ledger = Rank::Get().ledger();
+        [](uint32_t ordinal, uint64_t* total, uint64_t* free) {
+          Rank& rank = Rank::Get();
+          const Ledger& ledger =
+              rank.ledger(ordinal == UINT32_MAX ? rank.CurrentOrdinal() : ordinal);
           *total = ledger.figures().limit_bytes;
           *free = ledger.free_bytes();
           return ledger.limited();
         },
+    .set_current_ordinal = [](uint32_t (*current)()) { Rank::Get().SetCurrentOrdinal(current); },
 };
 
 const Wrapper kAlwaysWrapped[] = {

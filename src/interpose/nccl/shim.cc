@@ -527,6 +527,7 @@ ncclResult_t InitRank(const Emulation& emulation, const char* function, ncclComm
           CheckConfig(function, config, BlockingByEnvironment(), &blocking)) {
     return group.Failed(error);
   }
+  emulation.core->gap("device memory that NCCL takes for itself is not counted");
   auto comm = std::make_shared<Communicator>(size, rank, device, blocking);
   wire::CommCreate create{};
   create.header = {wire::Message::kCommCreate, sizeof create, 0};

@@ -85,6 +85,9 @@ unsigned IndexOf(Device device) {
   return static_cast<unsigned>(static_cast<char*>(device) - g_devices);
 }
 
+/// A real handle stands for all ordinals: then the thread's current one is meant.
+uint32_t OrdinalOf(Device device) { return IsStandIn(device) ? IndexOf(device) : UINT32_MAX; }
+
 /// NVML's index of the device behind all ordinals.
 unsigned RealIndex() {
   const char* visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -138,14 +141,16 @@ int GetIndex(Route real, Device device, unsigned* index) {
 
 int GetMemoryInfo(Route real, Device device, Memory* memory) {
   uint64_t total = 0, free = 0;
-  if (Devices() == nullptr || !FindCore()->memory(&total, &free)) return real(device, memory);
+  if (Devices() == nullptr || !FindCore()->memory(OrdinalOf(device), &total, &free))
+    return real(device, memory);
   *memory = {total, free, total - free};
   return kSuccess;
 }
 
 int GetMemoryInfoV2(Route real, Device device, MemoryV2* memory) {
   uint64_t total = 0, free = 0;
-  if (Devices() == nullptr || !FindCore()->memory(&total, &free)) return real(device, memory);
+  if (Devices() == nullptr || !FindCore()->memory(OrdinalOf(device), &total, &free))
+    return real(device, memory);
   memory->total = total;
   memory->reserved = 0;
   memory->free = free;
@@ -158,7 +163,7 @@ int GetMemoryInfoV2(Route real, Device device, MemoryV2* memory) {
 template <class Entry>
 int GetComputeProcesses(Route real, Device device, unsigned* count, Entry* entries) {
   uint64_t total = 0, free = 0;
-  if (Devices() == nullptr || !FindCore()->memory(&total, &free))
+  if (Devices() == nullptr || !FindCore()->memory(OrdinalOf(device), &total, &free))
     return real(device, count, entries);
   if (count == nullptr) return kInvalidArgument;
   const unsigned room = *count;

@@ -43,6 +43,18 @@ Function* Real(const char* name) {
 
 thread_local int t_current = 0;
 
+/// Memory is counted by ordinal, and only this library knows which one a thread uses.
+void TellCurrent() {
+  static const bool told = [] {
+    const CoreTable* core = FindCore();
+    if (core != nullptr) {
+      core->set_current_ordinal([] { return static_cast<uint32_t>(t_current); });
+    }
+    return true;
+  }();
+  (void)told;
+}
+
 bool Valid(const VisibleDevices* virtual_devices, int device) {
   return device >= 0 && static_cast<uint32_t>(device) < virtual_devices->count;
 }
@@ -95,6 +107,7 @@ PRISM_EXPORT cudaError_t cudaSetDevice(int device) {
     }
   }
   if (!Valid(devices, device)) return cudaErrorInvalidDevice;
+  prism::interpose::TellCurrent();
   const cudaError_t result = real(0);
   if (result == cudaSuccess) prism::interpose::t_current = device;
   return result;

@@ -98,12 +98,33 @@ def allocator(o):
     torch.cuda.empty_cache()
     free_after, _ = torch.cuda.mem_get_info()
     # Expandable segments reuse what is mapped already.
-    assert 0.9 * 2**30 < free_after - free <= 2**30, (free, free_after)
+    assert 0.9 * 2**30 < free_after - free < 1.1 * 2**30, (free, free_after)
     try:
         torch.empty(total, dtype=torch.uint8, device=o.name)
         raise AssertionError("an allocation of the whole device did not fail")
     except torch.cuda.OutOfMemoryError as e:
         return f"reserved {reserved}, out of memory: {str(e)[:120]}"
+
+
+@step
+def neighbours(o):
+    """Memory is counted by ordinal, though all virtual ones are the same device."""
+    count = torch.cuda.device_count()
+    if count < 2:
+        return "one device"
+    other = (o.device + 1) % count
+    torch.cuda.empty_cache()
+    before = [torch.cuda.mem_get_info(d)[0] for d in (o.device, other)]
+    x = torch.empty(3 << 30, dtype=torch.uint8, device=f"cuda:{other}")
+    y = torch.ones(4, device=o.name)
+    z = x[:16].to(o.name)
+    after = [torch.cuda.mem_get_info(d)[0] for d in (o.device, other)]
+    assert x.device.index == other and z.device.index == o.device and torch.cuda.current_device() == o.device
+    slack = 40 << 20  # of the allocator's segments
+    assert 0 <= before[1] - after[1] - (3 << 30) <= slack and before[0] - after[0] <= slack, (before, after)
+    torch.cuda.synchronize(other)
+    del x, y, z
+    return f"cuda:{o.device} and cuda:{other} apart"
 
 
 @step
