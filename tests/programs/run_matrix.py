@@ -15,7 +15,6 @@ import collections
 import concurrent.futures
 import dataclasses
 import fnmatch
-import gzip
 import importlib.util
 import itertools
 import json
@@ -24,35 +23,22 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from programs import PROGRAMS, Program
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
-from provenance import provenance  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+from figures import Outcome, load_reference, outside  # noqa: E402
+from provenance import ROOT, provenance  # noqa: E402
 from torchrun import last_error, run_to_end, torchrun  # noqa: E402
 
-REFERENCE = ROOT / "bench/results/h200"
 SCHEMA = 1
 
 MISSING_CALL = re.compile(r"hostcuda: (?:\S+: )?(\S+) is not implemented|not implemented by hostcuda: (\S+)")
 SEARCH_LINE = re.compile(
     r"^rank (\d+) micro_batch (\d+) (?:max_memory_allocated (\d+) max_memory_reserved (\d+)|out of memory: (.*))", re.M
 )
-
-
-@dataclasses.dataclass
-class Outcome:
-    """`records` holds what each rank wrote: its RESULT line and, where it was profiled, its steady step."""
-
-    status: str  # ok, failed, skipped
-    seconds: float = 0.0
-    reason: str = ""
-    missing_call: str | None = None
-    records: list[dict] = dataclasses.field(default_factory=list)
-    search: list[dict] = dataclasses.field(default_factory=list)
 
 
 def command_of(program: Program, python: str) -> list[str]:
@@ -113,18 +99,15 @@ def search_entry(match: re.Match) -> dict:
 
 
 def counts(record: dict) -> str:
-    """Formats a steady step as kernels, copies, collectives."""
+    """Formats a steady step as kernels, copies, collectives. Fills are left out: libraries issue most of them."""
     if "device_events" not in record:
         return ""
-    copies = sum(1 for event in record["device_events"] if record["names"][event[1]].startswith("Mem"))
-    kernels = len(record["device_events"]) - copies
+    names = [record["names"][event[1]] for event in record["device_events"]]
+    copies = sum(name.startswith("Memcpy") for name in names)
+    kernels = sum(not name.startswith(("Memcpy", "Memset")) for name in names)
     operations = [entry.get("operation") for entry in record["communications"]]
     collectives = sum(1 for operation in operations if operation not in ("wait", "init", None))
     return f"{kernels}, {copies}, {collectives}"
-
-
-def peaks(outcome: Outcome, figure: str) -> list[int]:
-    return [record["result"][figure] for record in outcome.records]
 
 
 def shown_bytes(here: list[int], there: list[list[int]]) -> str:
@@ -141,23 +124,6 @@ def shown_bytes(here: list[int], there: list[list[int]]) -> str:
         return f"{mib(here)} / the same"
     worst = max((outside(ours, theirs) for ours, theirs in zip(here, zip(*there, strict=True), strict=True)), key=abs)
     return f"{mib(here)} / {mib(itertools.chain(*there))} ({f'{worst:+.2%}' if worst else 'within its repeats'})"
-
-
-def outside(ours: int, theirs: Sequence[int]) -> float:
-    """Returns how far `ours` lies below or above the range of `theirs`, as a share of its nearer end."""
-    if ours < min(theirs):
-        return ours / min(theirs) - 1
-    return ours / max(theirs) - 1 if ours > max(theirs) else 0.0
-
-
-def load_reference() -> dict[str, list[Outcome]]:
-    """Returns the H200's outcomes of each program, one for each repeat."""
-    reference: dict[str, list[Outcome]] = collections.defaultdict(list)
-    for path in sorted(REFERENCE.glob("figures*.json.gz")):
-        for name, outcome in json.loads(gzip.decompress(path.read_bytes()))["programs"].items():
-            if outcome["status"] == "ok":
-                reference[name].append(Outcome(**outcome))
-    return reference
 
 
 def table(outcomes: dict[str, Outcome], reference: dict[str, list[Outcome]]) -> str:
@@ -179,7 +145,7 @@ def table(outcomes: dict[str, Outcome], reference: dict[str, list[Outcome]]) -> 
             result.replace("|", "\\|"),
             f"`{outcome.missing_call}`" if outcome.missing_call else "",
             *(
-                shown_bytes(peaks(outcome, figure), [peaks(repeat, figure) for repeat in there])
+                shown_bytes(outcome.peaks(figure), [repeat.peaks(figure) for repeat in there])
                 for figure in ("max_memory_allocated", "max_memory_reserved")
             ),
             f"{ours or '-'} / {theirs or '-'}",
@@ -194,13 +160,9 @@ def search_table(outcomes: dict[str, Outcome], reference: dict[str, list[Outcome
     for name, outcome in outcomes.items():
         if not outcome.search:
             continue
-        repeats = [
-            {entry["micro_batch"]: entry for entry in repeat.search if entry["rank"] == 0}
-            for repeat in reference.get(name, [])
-        ]
+        repeats = [repeat.search_entries() for repeat in reference.get(name, [])]
         rows += ["", f"`{name}`: here / H200", "", "| micro-batch | allocated MiB | reserved MiB |", "|---|---|---|"]
-        for entry in (entry for entry in outcome.search if entry["rank"] == 0):
-            size = entry["micro_batch"]
+        for size, entry in outcome.search_entries().items():
             others = [repeat[size] for repeat in repeats if size in repeat]
             if "out_of_memory" in entry:
                 same = all("out_of_memory" in other for other in others) and others
