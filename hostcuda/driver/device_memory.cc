@@ -12,6 +12,7 @@
 
 #include "hostcuda/driver/context.h"
 #include "hostcuda/driver/driver.h"
+#include "hostcuda/driver/gpu.h"
 #include "hostcuda/driver/session.h"
 
 namespace hostcuda {
@@ -517,7 +518,7 @@ CUresult DeviceMemory::Export(Physical* physical, int* fd) {
     record.magic = kRecordMagic;
     record.offset = physical->offset;
     record.bytes = physical->bytes;
-    record.device = physical->device;
+    record.device = physical->host ? 0 : PhysicalDevice(physical->device);
     record.host = physical->host ? 1 : 0;
     if (pwrite(fd_, &record, sizeof record, next_record_ * sizeof record) != sizeof record) return CUDA_ERROR_OUT_OF_MEMORY;
     physical->record = next_record_++;
@@ -540,6 +541,8 @@ CUresult DeviceMemory::Import(int fd, Physical** physical) {
       record.magic != kRecordMagic) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  // A device that this process does not see: its memory is mapped all the same, under the first ordinal.
+  record.device = record.host != 0 ? 0 : std::max(VisibleOrdinal(record.device), 0);
   std::unique_lock lock(mutex_);
   auto file = imported_files_.find(status.st_ino);
   if (file == imported_files_.end()) {
@@ -575,7 +578,7 @@ CUresult DeviceMemory::GetIpcHandle(uintptr_t address, CUipcMemHandle* handle) {
   own.pid = getpid();
   own.start_time = ProcessStartTime(own.pid);
   own.fd = range.fd;
-  own.device = range.device;
+  own.device = PhysicalDevice(range.device);
   own.inside = range.base - range.mapped_base;
   own.offset = range.offset - own.inside;
   own.bytes = range.mapped_bytes != 0 ? range.mapped_bytes : kPageBytes;
@@ -652,6 +655,7 @@ CUresult DeviceMemory::OpenIpcHandle(Context* context, const CUipcMemHandle& han
   memcpy(&own, &handle, sizeof own);
   if (own.magic != kIpcMagic) return CUDA_ERROR_INVALID_VALUE;
   if (own.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT;  // as the real driver: not in the same process
+  if (VisibleOrdinal(own.device) < 0) return CUDA_ERROR_INVALID_DEVICE;
   std::unique_lock lock(mutex_);
   int fd = -1;
   if (const CUresult found = ImportFile(own.pid, own.start_time, own.fd, own.inode, &fd); found != CUDA_SUCCESS) return found;
@@ -661,7 +665,7 @@ CUresult DeviceMemory::OpenIpcHandle(Context* context, const CUipcMemHandle& han
   range.base = base + own.inside;
   range.bytes = own.size;
   range.kind = MemoryKind::kImported;
-  range.device = own.device;
+  range.device = VisibleOrdinal(own.device);
   range.context = context;
   range.id = next_id_++;
   range.fd = fd;

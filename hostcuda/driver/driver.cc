@@ -25,7 +25,7 @@ CUresult Driver::Initialize() {
   std::lock_guard<std::mutex> lock(*mutex);
   if (Get() != nullptr) return CUDA_SUCCESS;
   const DriverOptions& options = Options();
-  if (options.devices == 0) return CUDA_ERROR_NO_DEVICE;
+  if (VisibleDevices() == 0) return CUDA_ERROR_NO_DEVICE;
   std::string error;
   auto* driver = new Driver;
   driver->session_ = Session::Join("/dev/shm", options.session, &error);
@@ -51,13 +51,13 @@ CUresult Driver::Initialize() {
 }
 
 bool Driver::Charge(int device, uint64_t bytes) {
-  return session_->Charge(device, bytes, Options().memory_limit ? Gpu().memory_bytes : UINT64_MAX / 2);
+  return session_->Charge(PhysicalDevice(device), bytes, Options().memory_limit ? Gpu().memory_bytes : UINT64_MAX / 2);
 }
 
-void Driver::Discharge(int device, uint64_t bytes) { session_->Discharge(device, bytes); }
+void Driver::Discharge(int device, uint64_t bytes) { session_->Discharge(PhysicalDevice(device), bytes); }
 
 void Driver::MemoryInfo(int device, size_t* free_bytes, size_t* total_bytes) {
-  const uint64_t used = session_->Used(device), total = Gpu().memory_bytes;
+  const uint64_t used = session_->Used(PhysicalDevice(device)), total = Gpu().memory_bytes;
   if (free_bytes != nullptr) *free_bytes = used < total ? total - used : 0;
   if (total_bytes != nullptr) *total_bytes = total;
 }

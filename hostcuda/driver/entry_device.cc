@@ -30,13 +30,12 @@ CUresult NotEmulated(const char* function, const char* what) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-bool ValidDevice(CUdevice device) { return device >= 0 && device < Options().devices; }
+bool ValidDevice(CUdevice device) { return device >= 0 && device < VisibleDevices(); }
 
 }  // namespace hostcuda
 
 using hostcuda::Context;
 using hostcuda::Gpu;
-using hostcuda::Options;
 using hostcuda::ValidDevice;
 
 // ---- initialization and errors
@@ -89,7 +88,7 @@ HC_ENTRY CUresult cuProfilerStop(void) { return CUDA_SUCCESS; }
 HC_ENTRY CUresult cuDeviceGetCount(int* count) {
   HC_DRIVER();
   if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *count = Options().devices;
+  *count = hostcuda::VisibleDevices();
   return CUDA_SUCCESS;
 }
 
@@ -113,7 +112,7 @@ HC_ENTRY CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice dev) {
   HC_DRIVER();
   if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!ValidDevice(dev)) return CUDA_ERROR_INVALID_DEVICE;
-  *uuid = hostcuda::DeviceUuid(dev);
+  *uuid = hostcuda::DeviceUuid(hostcuda::PhysicalDevice(dev));
   return CUDA_SUCCESS;
 }
 
@@ -131,7 +130,7 @@ HC_ENTRY CUresult cuDeviceGetAttribute(int* pi, CUdevice_attribute attrib, CUdev
   HC_DRIVER();
   if (pi == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!ValidDevice(dev)) return CUDA_ERROR_INVALID_DEVICE;
-  return hostcuda::DeviceAttribute(Gpu(), dev, attrib, pi) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return hostcuda::DeviceAttribute(Gpu(), hostcuda::PhysicalDevice(dev), attrib, pi) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 HC_ENTRY CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice dev) {
@@ -155,7 +154,7 @@ HC_ENTRY CUresult cuDeviceGetPCIBusId(char* pciBusId, int len, CUdevice dev) {
   HC_DRIVER();
   if (pciBusId == nullptr || len <= 0) return CUDA_ERROR_INVALID_VALUE;
   if (!ValidDevice(dev)) return CUDA_ERROR_INVALID_DEVICE;
-  hostcuda::DevicePciBusId(dev, pciBusId, len);
+  hostcuda::DevicePciBusId(hostcuda::PhysicalDevice(dev), pciBusId, len);
   return CUDA_SUCCESS;
 }
 
@@ -167,9 +166,9 @@ HC_ENTRY CUresult cuDeviceGetByPCIBusId(CUdevice* dev, const char* pciBusId) {
       sscanf(pciBusId, "%x:%x.%x", &bus, &slot, &function) < 2) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  for (int device = 0; device < Options().devices; ++device) {
+  for (int device = 0; device < hostcuda::VisibleDevices(); ++device) {
     int own = 0;
-    hostcuda::DeviceAttribute(Gpu(), device, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, &own);
+    hostcuda::DeviceAttribute(Gpu(), hostcuda::PhysicalDevice(device), CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, &own);
     if (own == static_cast<int>(bus) && domain == 0 && slot == 0) {
       *dev = device;
       return CUDA_SUCCESS;

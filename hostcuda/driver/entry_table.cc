@@ -211,7 +211,7 @@ int DeviceCount() { return hostcuda::Options().devices; }
 
 CUresult DeviceInfo(int device, HostcudaDeviceInfo* info) {
   if (info == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (!hostcuda::ValidDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (device < 0 || device >= DeviceCount()) return CUDA_ERROR_INVALID_DEVICE;  // the machine's, as NVML counts them
   const hostcuda::GpuModel& gpu = hostcuda::Gpu();
   *info = {};
   snprintf(info->name, sizeof info->name, "%s", gpu.name);
@@ -230,7 +230,7 @@ CUresult DeviceInfo(int device, HostcudaDeviceInfo* info) {
 }
 
 int DeviceProcesses(int device, HostcudaDeviceProcess* processes, int capacity) {
-  if (!hostcuda::ValidDevice(device)) return 0;
+  if (device < 0 || device >= DeviceCount()) return 0;
   const auto holders = hostcuda::Session::Holders("/dev/shm", hostcuda::Options().session, device);
   for (int i = 0; i < std::min(capacity, static_cast<int>(holders.size())); ++i) {
     processes[i] = {static_cast<uint32_t>(holders[static_cast<size_t>(i)].pid), holders[static_cast<size_t>(i)].bytes};

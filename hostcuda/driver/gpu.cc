@@ -1,8 +1,11 @@
 #include "hostcuda/driver/gpu.h"
 
+#include <algorithm>
 #include <climits>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "hostcuda/driver/options.h"
 
@@ -122,6 +125,62 @@ bool DeviceAttribute(const GpuModel& gpu, int device, CUdevice_attribute attribu
     }
   }();
   return true;
+}
+
+std::vector<int> ParseVisibleDevices(const char* text, int devices) {
+  std::vector<int> visible;
+  if (text == nullptr) {
+    for (int device = 0; device < devices; ++device) visible.push_back(device);
+    return visible;
+  }
+  while (*text != '\0') {
+    const char* end = strchrnul(text, ',');
+    const std::string entry(text, end);
+    int found = -1;
+    if (entry.rfind("GPU-", 0) == 0) {
+      for (int device = 0; device < devices; ++device) {
+        const CUuuid uuid = DeviceUuid(device);
+        std::string own = "GPU-";
+        for (int i = 0; i < 16; ++i) {
+          char digits[4];
+          snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
+          if (i == 4 || i == 6 || i == 8 || i == 10) own += '-';
+          own += digits;
+        }
+        if (own.compare(0, entry.size(), entry) != 0) continue;
+        if (found >= 0) return {};  // not unique
+        found = device;
+      }
+    } else {
+      char* rest = nullptr;
+      const long ordinal = strtol(entry.c_str(), &rest, 10);
+      if (rest != entry.c_str() && *rest == '\0' && ordinal >= 0 && ordinal < devices) found = static_cast<int>(ordinal);
+    }
+    if (found < 0) break;
+    if (std::find(visible.begin(), visible.end(), found) != visible.end()) return {};  // twice: none
+    visible.push_back(found);
+    text = *end == ',' ? end + 1 : end;
+  }
+  return visible;
+}
+
+namespace {
+
+const std::vector<int>& Visible() {
+  static const auto* const visible =
+      new std::vector<int>(ParseVisibleDevices(getenv("CUDA_VISIBLE_DEVICES"), Options().devices));
+  return *visible;
+}
+
+}  // namespace
+
+int VisibleDevices() { return static_cast<int>(Visible().size()); }
+
+int PhysicalDevice(int visible) { return Visible()[static_cast<size_t>(visible)]; }
+
+int VisibleOrdinal(int physical) {
+  const auto found = std::find(Visible().begin(), Visible().end(), physical);
+  return found == Visible().end() ? -1 : static_cast<int>(found - Visible().begin());
 }
 
 CUuuid DeviceUuid(int device) {

@@ -7,6 +7,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace hostcuda {
 
@@ -26,9 +27,18 @@ struct GpuModel {
 const GpuModel& Gpu();
 /// The model called `key`, or null.
 const GpuModel* FindGpu(const char* key);
-/// False where `attribute` is unknown.
+/// False where `attribute` is unknown. `device` is the machine's.
 bool DeviceAttribute(const GpuModel& gpu, int device, CUdevice_attribute attribute, int* value);
-/// A stable identifier of the n-th device.
+/// Devices as this process sees them, after CUDA_VISIBLE_DEVICES (ordinals, or unique prefixes of "GPU-<uuid>"). As with
+/// the real driver an entry that names no device ends the list.
+int VisibleDevices();
+/// The machine's device behind a visible ordinal, and back (-1: not visible).
+int PhysicalDevice(int visible);
+int VisibleOrdinal(int physical);
+/// Parses CUDA_VISIBLE_DEVICES: the machine's devices in the order that the process sees. Null text: all.
+std::vector<int> ParseVisibleDevices(const char* text, int devices);
+
+/// A stable identifier of the machine's n-th device; the text form is "GPU-" and 32 hexadecimal digits with dashes.
 CUuuid DeviceUuid(int device);
 /// "0000:10:00.0" of device 0; the bus number counts up.
 void DevicePciBusId(int device, char* text, int bytes);

@@ -271,6 +271,42 @@ TEST(DeviceTest, EightH200s) {
   EXPECT_EQ(hostcuda::FindGpu("t4"), nullptr);
 }
 
+TEST(DeviceTest, VisibleDevicesAreChosenAsByTheRealDriver) {
+  using hostcuda::ParseVisibleDevices;
+  using Devices = std::vector<int>;
+  EXPECT_EQ(ParseVisibleDevices(nullptr, 3), (Devices{0, 1, 2}));
+  EXPECT_EQ(ParseVisibleDevices("2,0", 3), (Devices{2, 0}));
+  EXPECT_EQ(ParseVisibleDevices("", 3), Devices{});
+  EXPECT_EQ(ParseVisibleDevices("-1", 3), Devices{});
+  EXPECT_EQ(ParseVisibleDevices("1,7,2", 3), Devices{1});  // what names no device ends the list
+  EXPECT_EQ(ParseVisibleDevices("1,1", 3), Devices{});
+  EXPECT_EQ(ParseVisibleDevices("GPU-686f7374-6375-6461-2d64-657669636502", 3), Devices{2});
+  EXPECT_EQ(ParseVisibleDevices("GPU-686f", 3), Devices{});  // not unique
+}
+
+int SeeTwoDevices(int, int) {
+  setenv("CUDA_VISIBLE_DEVICES", "5,3", 1);
+  int count = 0;
+  char bus[32];
+  CUdevice device = -1;
+  if (cuInit(0) != CUDA_SUCCESS || cuDeviceGetCount(&count) != CUDA_SUCCESS || count != 2) return 1;
+  if (cuDeviceGetPCIBusId(bus, sizeof bus, 1) != CUDA_SUCCESS || strcmp(bus, "0000:13:00.0") != 0) return 2;
+  if (cuDeviceGetByPCIBusId(&device, "0000:15:00.0") != CUDA_SUCCESS || device != 0) return 3;
+  CUcontext context = nullptr;
+  if (cuDevicePrimaryCtxRetain(&context, 1) != CUDA_SUCCESS) return 4;
+  const void* address = nullptr;
+  cuGetExportTable(&address, &kHostcudaTableUuid);
+  HostcudaDeviceInfo info;  // NVML counts the machine's devices
+  if (static_cast<const HostcudaTable*>(address)->device_info(3, &info) != CUDA_SUCCESS) return 5;
+  return info.used_bytes == 550u << 20 ? 0 : 6;
+}
+const hostcuda::testing::RegisterRole see_two_devices("see_two_devices", SeeTwoDevices);
+
+TEST(DeviceTest, OrdinalsMeanTheVisibleDevicesAndMemoryTheMachines) {
+  hostcuda::testing::Role role("see_two_devices");
+  EXPECT_EQ(role.Wait(), 0);
+}
+
 TEST(DeviceTest, TableAnswersBeforeInitialization) {
   const void* address = nullptr;
   ASSERT_EQ(cuGetExportTable(&address, &kHostcudaTableUuid), CUDA_SUCCESS);

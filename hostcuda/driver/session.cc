@@ -181,6 +181,7 @@ void Session::Leave() {
   // The file lock keeps a process from joining a file that is about to be removed.
   if (flock(fd_, LOCK_EX) != 0) return;
   Lock();
+  left_.store(true, std::memory_order_relaxed);
   Member& member = segment_->members[self_];
   for (int device = 0; device < kMaxDevices; ++device) {
     segment_->used[device] -= member.used[device];
@@ -246,6 +247,10 @@ void Session::Ring(uint32_t index) {
 
 bool Session::Charge(int device, uint64_t bytes, uint64_t limit) {
   Lock();
+  if (left_.load(std::memory_order_relaxed)) {
+    Unlock();
+    return true;
+  }
   if (segment_->used[device] + bytes > limit) ReapLocked();
   const bool fits = segment_->used[device] + bytes <= limit;
   if (fits) {
@@ -258,8 +263,10 @@ bool Session::Charge(int device, uint64_t bytes, uint64_t limit) {
 
 void Session::Discharge(int device, uint64_t bytes) {
   Lock();
-  segment_->members[self_].used[device] -= bytes;
-  segment_->used[device] -= bytes;
+  if (!left_.load(std::memory_order_relaxed)) {
+    segment_->members[self_].used[device] -= bytes;
+    segment_->used[device] -= bytes;
+  }
   Unlock();
 }
 

@@ -66,6 +66,7 @@ class Session {
   int pid_ = 0;
   std::string path_;
   std::atomic<uint64_t> last_reap_ns_{0};
+  std::atomic<bool> left_{false};  // exit handlers after ours may still free memory: then nothing is accounted
 };
 
 /// Start time of process `pid` in clock ticks since boot; 0 where it is gone or a zombie.
