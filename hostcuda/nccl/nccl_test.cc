@@ -3,6 +3,7 @@
 // that every data type holds exactly, or sums in rank order.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -1077,6 +1078,170 @@ TEST_F(NcclTest, RemainsOfKilledProcessesAreSwept) {
   ncclUniqueId next;
   ASSERT_EQ(nccl().GetUniqueId(&next), ncclSuccess);
   EXPECT_FALSE(SegmentExists());
+}
+
+TEST_F(NcclTest, ADeathInTheMiddleOfTransfersIsNoticed) {
+  setenv("HOSTNCCL_ERROR_GRACE_MS", "500", 1);
+  for (bool message : {false, true}) {
+    SetUp();
+    Run(3,
+        [&](int rank, ncclComm_t comm, cudaStream_t stream) {
+          constexpr size_t kCount = 1 << 20;
+          auto* data = static_cast<int*>(DeviceAlloc(2 * kCount * sizeof(int)));
+          if (rank == 1) {
+            std::thread([] {
+              usleep(150000);
+              raise(SIGKILL);
+            }).detach();
+          }
+          int error = 0;
+          while (error == 0) {
+            if (message) {
+              nccl().GroupStart();
+              nccl().Send(data, kCount, ncclInt32, (rank + 1) % 3, comm, stream);
+              nccl().Recv(data + kCount, kCount, ncclInt32, (rank + 2) % 3, comm, stream);
+              nccl().GroupEnd();
+            } else {
+              nccl().AllReduce(data, data, kCount, ncclInt32, ncclSum, comm, stream);
+            }
+            error = Synchronize(stream);
+          }
+          EXPECT_EQ(error, CUDA_ERROR_LAUNCH_FAILED);
+          EXPECT_EQ(AwaitAsyncError(comm, 5), ncclRemoteError);
+        },
+        {1});
+  }
+  unsetenv("HOSTNCCL_ERROR_GRACE_MS");
+}
+
+TEST_F(NcclTest, WaitingCostsNoProcessorTime) {
+  Run(2, [](int rank, ncclComm_t comm, cudaStream_t stream) {
+    auto* data = static_cast<int*>(DeviceAlloc(64));
+    if (rank == 1) usleep(2500000);
+    rusage before, after;
+    getrusage(RUSAGE_SELF, &before);
+    ASSERT_NCCL(nccl().AllReduce(data, data, 1, ncclInt32, ncclSum, comm, stream));
+    ASSERT_EQ(Synchronize(stream), 0);
+    getrusage(RUSAGE_SELF, &after);
+    const auto micros = [](const rusage& usage) {
+      return (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000 + usage.ru_utime.tv_usec +
+             usage.ru_stime.tv_usec;
+    };
+    EXPECT_LT(micros(after) - micros(before), 100000);
+  });
+}
+
+// The same random program on all ranks: three communicators, two streams, groups, messages, sizes
+// around the slots'. Only the ranks' delays differ. Every result has a closed form.
+TEST_F(NcclTest, RandomPrograms) {
+  setenv("HOSTNCCL_SLOT_BYTES", "4096", 1);
+  constexpr int kRanks = 4;
+  const auto value = [](int rank, int op, size_t i) {
+    return (rank * 31 + op * 7 + static_cast<int>(i % 1000)) % 97;
+  };
+  for (unsigned seed = 1; seed <= 4; ++seed) {
+    SetUp();
+    Run(kRanks, [&](int rank, ncclComm_t world, cudaStream_t stream) {
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      struct Group {
+        ncclComm_t comm;
+        std::vector<int> ranks;  // world ranks in order
+      };
+      std::vector<Group> groups = {{world, {0, 1, 2, 3}}, {nullptr, {3, 2, 1, 0}}, {nullptr, {}}};
+      ASSERT_NCCL(nccl().CommSplit(world, 0, -rank, &groups[1].comm, nullptr));
+      ASSERT_NCCL(nccl().CommSplit(world, rank % 2, rank, &groups[2].comm, nullptr));
+      groups[2].ranks = {rank % 2, rank % 2 + 2};
+      const cudaStream_t streams[2] = {stream, NewStream()};
+      struct Check {
+        int op;
+        int kind;
+        Group* group;
+        size_t count;
+        int root;
+        int* recv;
+      };
+      std::vector<Check> checks;
+      std::mt19937 program(seed), delays(seed * 100 + static_cast<unsigned>(rank));
+      for (int op = 0; op < 150; ++op) {
+        const unsigned group_size = 1 + program() % 3;  // calls in one group
+        if (group_size > 1) ASSERT_NCCL(nccl().GroupStart());
+        Group& group = groups[program() % 3];
+        const int n = static_cast<int>(group.ranks.size());
+        const int me = static_cast<int>(std::find(group.ranks.begin(), group.ranks.end(), rank) -
+                                        group.ranks.begin());
+        cudaStream_t on = streams[program() % 2];
+        for (unsigned call = 0; call < group_size; ++call) {
+          const int kind = static_cast<int>(program() % 7);
+          const size_t count = 1 + program() % (program() % 4 == 0 ? 9000 : 40);
+          const int root = static_cast<int>(program() % 2);
+          const int shift = 1 + static_cast<int>(program() % 3);
+          const int id = op * 4 + static_cast<int>(call);
+          const size_t all = count * static_cast<size_t>(n);
+          auto* send = static_cast<int*>(DeviceAlloc(all * sizeof(int)));
+          auto* recv = static_cast<int*>(DeviceAlloc(all * sizeof(int)));
+          for (size_t i = 0; i < all; ++i) send[i] = value(rank, id, i);
+          const int to = (me + shift) % n, from = (me + n * 3 - shift) % n;
+          switch (kind) {
+            case 0:
+              ASSERT_NCCL(nccl().AllReduce(send, recv, count, ncclInt32, ncclSum, group.comm, on));
+              break;
+            case 1:
+              ASSERT_NCCL(nccl().AllGather(send, recv, count, ncclInt32, group.comm, on));
+              break;
+            case 2:
+              ASSERT_NCCL(
+                  nccl().ReduceScatter(send, recv, count, ncclInt32, ncclSum, group.comm, on));
+              break;
+            case 3:
+              ASSERT_NCCL(nccl().Broadcast(send, recv, count, ncclInt32, root, group.comm, on));
+              break;
+            case 4:
+              ASSERT_NCCL(nccl().AlltoAll(send, recv, count, ncclInt32, group.comm, on));
+              break;
+            case 5:
+              ASSERT_NCCL(
+                  nccl().Reduce(send, recv, count, ncclInt32, ncclSum, root, group.comm, on));
+              break;
+            default:
+              ASSERT_NCCL(nccl().GroupStart());
+              ASSERT_NCCL(nccl().Send(send, count, ncclInt32, to, group.comm, on));
+              ASSERT_NCCL(nccl().Recv(recv, count, ncclInt32, from, group.comm, on));
+              ASSERT_NCCL(nccl().GroupEnd());
+          }
+          checks.push_back({id, kind, &group, count, kind == 6 ? from : root, recv});
+        }
+        if (group_size > 1) ASSERT_NCCL(nccl().GroupEnd());
+        if (delays() % 10 == 0) usleep(delays() % 3000);
+        if (delays() % 25 == 0) {
+          ASSERT_EQ(Synchronize(streams[delays() % 2]), 0);
+        }
+      }
+      for (cudaStream_t each : streams) ASSERT_EQ(Synchronize(each), 0);
+      for (const Check& check : checks) {
+        const std::vector<int>& ranks = check.group->ranks;
+        const int me =
+            static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+        const size_t parts = check.kind == 1 || check.kind == 4 ? ranks.size() : 1;
+        if (check.kind == 5 && check.root != me) continue;
+        for (size_t i = 0; i < check.count * parts; ++i) {
+          const size_t part = i / check.count, inside = i % check.count,
+                       mine = static_cast<size_t>(me) * check.count + inside;
+          int expected = 0;
+          for (size_t r = 0; r < ranks.size(); ++r) {
+            if (check.kind == 0 || check.kind == 5) expected += value(ranks[r], check.op, i);
+            if (check.kind == 2) expected += value(ranks[r], check.op, mine);
+          }
+          if (check.kind == 1) expected = value(ranks[part], check.op, inside);
+          if (check.kind == 4) expected = value(ranks[part], check.op, mine);
+          if (check.kind == 3 || check.kind == 6)
+            expected = value(ranks[static_cast<size_t>(check.root)], check.op, i);
+          ASSERT_EQ(check.recv[i], expected)
+              << "operation " << check.op << " kind " << check.kind << " element " << i;
+        }
+      }
+    });
+  }
+  unsetenv("HOSTNCCL_SLOT_BYTES");
 }
 
 TEST_F(NcclTest, ManyRanks) {
