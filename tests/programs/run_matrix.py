@@ -1,4 +1,4 @@
-"""Runs the programs of programs.py and says which of them work here, and with what figures.
+"""Runs the programs of catalogue.py and says which of them work here, and with what figures.
 
     .env/bin/python tests/programs/run_matrix.py                                 # all of them; a table on stdout
     .env/bin/python tests/programs/run_matrix.py 'mlp-*' ddp-2                   # some
@@ -26,7 +26,7 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from programs import PROGRAMS, Program
+from catalogue import PROGRAMS, Program
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 from figures import Outcome, load_reference, outside  # noqa: E402

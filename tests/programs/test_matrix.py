@@ -1,0 +1,45 @@
+"""Every program of the catalogue runs here, unmodified, with the H200's peaks, communications, copies and kernels.
+
+Once all have run, the page docs/matrix.md is written anew. Needs hostcuda in this interpreter's environment.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "bench")]
+import communication  # noqa: E402
+import memory  # noqa: E402
+from catalogue import PROGRAMS  # noqa: E402
+from figures import Outcome, load_reference  # noqa: E402
+from provenance import ROOT  # noqa: E402
+from run_matrix import page, run  # noqa: E402
+
+TIMEOUT_S = 600  # a program takes seconds; this is for a machine that does much else
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    found: dict[str, Outcome] = {}
+    yield found
+    if len(found) == len(PROGRAMS):
+        (ROOT / "docs/matrix.md").write_text(page(found, load_reference()))
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_program_runs_as_on_an_h200(program, outcomes):
+    outcome, text = run(program, sys.executable, TIMEOUT_S, profile=True)
+    outcomes[program.name] = outcome
+    if outcome.status == "skipped":
+        pytest.skip(outcome.reason)
+    assert outcome.status == "ok", f"{outcome.reason}\n{text[-4000:]}"
+    repeats = load_reference().get(program.name, [])
+    if not repeats:
+        return  # more ranks than the H200 machine had
+    peaks = memory.compare(program.name, outcome, repeats)
+    assert not peaks["missed"] or "explained" in peaks, peaks["missed"]
+    if "device_events" in (outcome.records or [{}])[0]:
+        step = communication.compare(program.name, outcome, repeats[0])
+        assert not step["missed"] or "explained" in step, step["missed"]
