@@ -454,6 +454,65 @@ HC_ENTRY CUresult cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode* f
   return CUDA_SUCCESS;
 }
 HC_ENTRY CUresult cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode* from, const CUgraphNode* to, size_t numDependencies) { return cuGraphAddDependencies_v2(hGraph, from, to, nullptr, numDependencies); }
+HC_ENTRY CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* edgeData, size_t numDependencies) {
+  HC_DRIVER();
+  (void)edgeData;
+  std::vector<GraphNode*> sources, targets;
+  if (Checked<Graph>(hGraph) == nullptr || !Nodes(from, numDependencies, &sources) || !Nodes(to, numDependencies, &targets)) return CUDA_ERROR_INVALID_VALUE;
+  const auto lock = Lock();
+  for (size_t i = 0; i < numDependencies; ++i) {
+    if (std::erase(targets[i]->dependencies, sources[i]) == 0) return CUDA_ERROR_INVALID_VALUE;
+    std::erase(sources[i]->dependents, targets[i]);
+  }
+  return CUDA_SUCCESS;
+}
+HC_ENTRY CUresult cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode* from, const CUgraphNode* to, size_t numDependencies) { return cuGraphRemoveDependencies_v2(hGraph, from, to, nullptr, numDependencies); }
+HC_ENTRY CUresult cuGraphAddNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, const CUgraphEdgeData* dependencyData, size_t numDependencies, CUgraphNodeParams* nodeParams) {
+  (void)dependencyData;
+  if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  switch (nodeParams->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: {
+      const CUDA_KERNEL_NODE_PARAMS_v3& p = nodeParams->kernel;
+      const CUDA_KERNEL_NODE_PARAMS params = {p.func, p.gridDimX, p.gridDimY, p.gridDimZ, p.blockDimX, p.blockDimY, p.blockDimZ, p.sharedMemBytes, p.kernelParams, p.extra, p.kern, p.ctx};
+      return cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, &params);
+    }
+    case CU_GRAPH_NODE_TYPE_MEMCPY: return cuGraphAddMemcpyNode(phGraphNode, hGraph, dependencies, numDependencies, &nodeParams->memcpy.copyParams, nodeParams->memcpy.copyCtx);
+    case CU_GRAPH_NODE_TYPE_MEMSET: {
+      const CUDA_MEMSET_NODE_PARAMS_v2& p = nodeParams->memset;
+      const CUDA_MEMSET_NODE_PARAMS params = {p.dst, p.pitch, p.value, p.elementSize, p.width, p.height};
+      return cuGraphAddMemsetNode(phGraphNode, hGraph, dependencies, numDependencies, &params, p.ctx);
+    }
+    case CU_GRAPH_NODE_TYPE_HOST: {
+      const CUDA_HOST_NODE_PARAMS params = {nodeParams->host.fn, nodeParams->host.userData};
+      return cuGraphAddHostNode(phGraphNode, hGraph, dependencies, numDependencies, &params);
+    }
+    case CU_GRAPH_NODE_TYPE_GRAPH: return cuGraphAddChildGraphNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams->graph.graph);
+    case CU_GRAPH_NODE_TYPE_EMPTY: return cuGraphAddEmptyNode(phGraphNode, hGraph, dependencies, numDependencies);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return cuGraphAddEventRecordNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams->eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return cuGraphAddEventWaitNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams->eventWait.event);
+    default: return hostcuda::NotEmulated("cuGraphAddNode", "this type of node (memory, conditional, semaphore)");
+  }
+}
+HC_ENTRY CUresult cuGraphAddNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, size_t numDependencies, CUgraphNodeParams* nodeParams) {
+  return cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, nullptr, numDependencies, nodeParams);
+}
+// Memory nodes do not exist, so graphs hold no memory of their own.
+HC_ENTRY CUresult cuDeviceGraphMemTrim(CUdevice device) {
+  HC_DRIVER();
+  return hostcuda::ValidDevice(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+HC_ENTRY CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void* value) {
+  HC_DRIVER();
+  if (!hostcuda::ValidDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (value == nullptr || attr > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) return CUDA_ERROR_INVALID_VALUE;
+  *static_cast<cuuint64_t*>(value) = 0;
+  return CUDA_SUCCESS;
+}
+HC_ENTRY CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void* value) {
+  HC_DRIVER();
+  if (!hostcuda::ValidDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
+  return value == nullptr || (attr != CU_GRAPH_MEM_ATTR_USED_MEM_HIGH && attr != CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
 HC_ENTRY CUresult cuGraphDestroyNode(CUgraphNode hNode) {
   HC_DRIVER();
   GraphNode* node = Checked<GraphNode>(hNode);

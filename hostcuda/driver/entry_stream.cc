@@ -83,6 +83,11 @@ HC_ENTRY CUresult cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
   *pctx = reinterpret_cast<CUcontext>(stream->context);
   return CUDA_SUCCESS;
 }
+HC_ENTRY CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreenCtx) {
+  if (pGreenCtx == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *pGreenCtx = nullptr;  // no stream belongs to one
+  return cuStreamGetCtx(hStream, pCtx);
+}
 HC_ENTRY CUresult cuStreamGetDevice(CUstream hStream, CUdevice* device) {
   HC_STREAM(stream, hStream);
   if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;

@@ -52,7 +52,8 @@ namespace hostcuda {
   X(cuGraphNodeGetDependentNodes) X(cuGraphAddDependencies) X(cuGraphAddEmptyNode) X(cuGraphAddKernelNode) \
   X(cuGraphAddMemcpyNode) X(cuGraphAddMemsetNode) X(cuGraphAddHostNode) X(cuGraphAddChildGraphNode) \
   X(cuGraphAddEventRecordNode) X(cuGraphAddEventWaitNode) X(cuGraphDestroyNode) X(cuGraphDebugDotPrint) \
-  X(cuGraphKernelNodeGetParams) X(cuGraphRetainUserObject) X(cuGraphReleaseUserObject) X(cuUserObjectCreate) \
+  X(cuGraphKernelNodeGetParams) X(cuGraphRemoveDependencies) X(cuDeviceGraphMemTrim) X(cuDeviceGetGraphMemAttribute) \
+  X(cuDeviceSetGraphMemAttribute) X(cuGraphRetainUserObject) X(cuGraphReleaseUserObject) X(cuUserObjectCreate) \
   X(cuUserObjectRetain) X(cuUserObjectRelease) X(cuProfilerStart) X(cuProfilerStop)
 // clang-format on
 

@@ -315,3 +315,5 @@ HC_ENTRY cudaError_t cudaChooseDevice(int* device, const cudaDeviceProp* prop) {
   *device = 0;  // all devices are alike
   return cudaSuccess;
 }
+
+HC_ENTRY cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w, cudaChannelFormatKind f) { return {x, y, z, w, f}; }

@@ -94,6 +94,141 @@ HC_ENTRY cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraph
   HC_DRIVER();
   return Note(driver.cuGraphAddDependencies(graph, from, to, reinterpret_cast<const CUgraphEdgeData*>(edgeData), numDependencies));
 }
+HC_ENTRY cudaError_t cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to, const cudaGraphEdgeData* edgeData, size_t numDependencies) {
+  HC_DRIVER();
+  return Note(driver.cuGraphRemoveDependencies(graph, from, to, reinterpret_cast<const CUgraphEdgeData*>(edgeData), numDependencies));
+}
+HC_ENTRY cudaError_t cudaGraphDestroyNode(cudaGraphNode_t node) {
+  HC_DRIVER();
+  return Note(driver.cuGraphDestroyNode(node));
+}
+HC_ENTRY cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph, const cudaGraphNode_t* dependencies, const cudaGraphEdgeData* dependencyData, size_t numDependencies, cudaStreamCaptureMode mode) {
+  HC_CONTEXT();
+  return Note(driver.cuStreamBeginCaptureToGraph(Handle(stream), graph, dependencies, reinterpret_cast<const CUgraphEdgeData*>(dependencyData), numDependencies, static_cast<CUstreamCaptureMode>(mode)));
+}
+
+// ---- building by hand
+
+HC_ENTRY cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* pGraphNode, cudaGraph_t graph, const cudaGraphNode_t* pDependencies, size_t numDependencies) {
+  HC_CONTEXT();
+  return Note(driver.cuGraphAddEmptyNode(pGraphNode, graph, pDependencies, numDependencies));
+}
+HC_ENTRY cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* pGraphNode, cudaGraph_t graph, const cudaGraphNode_t* pDependencies, size_t numDependencies, const cudaKernelNodeParams* pNodeParams) {
+  HC_CONTEXT();
+  if (pNodeParams == nullptr) return Note(cudaErrorInvalidValue);
+  CUkernel kernel = nullptr;
+  if (const cudaError_t error = hostcuda::FindKernel(pNodeParams->func, &kernel); error != cudaSuccess) return Note(error);
+  CUDA_KERNEL_NODE_PARAMS params = {};
+  params.func = reinterpret_cast<CUfunction>(kernel);
+  params.gridDimX = pNodeParams->gridDim.x;
+  params.gridDimY = pNodeParams->gridDim.y;
+  params.gridDimZ = pNodeParams->gridDim.z;
+  params.blockDimX = pNodeParams->blockDim.x;
+  params.blockDimY = pNodeParams->blockDim.y;
+  params.blockDimZ = pNodeParams->blockDim.z;
+  params.sharedMemBytes = pNodeParams->sharedMemBytes;
+  params.kernelParams = pNodeParams->kernelParams;
+  params.extra = pNodeParams->extra;
+  return Note(driver.cuGraphAddKernelNode(pGraphNode, graph, pDependencies, numDependencies, &params));
+}
+HC_ENTRY cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* pGraphNode, cudaGraph_t graph, const cudaGraphNode_t* pDependencies, size_t numDependencies, void* dst, const void* src, size_t count, cudaMemcpyKind kind) {
+  HC_CONTEXT();
+  if (kind > cudaMemcpyDefault) return Note(cudaErrorInvalidMemcpyDirection);
+  CUDA_MEMCPY3D copy = {};
+  copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+  copy.srcDevice = reinterpret_cast<CUdeviceptr>(src);
+  copy.dstDevice = reinterpret_cast<CUdeviceptr>(dst);
+  copy.WidthInBytes = count;
+  copy.Height = copy.Depth = 1;
+  CUcontext context = nullptr;
+  driver.cuCtxGetCurrent(&context);
+  return Note(driver.cuGraphAddMemcpyNode(pGraphNode, graph, pDependencies, numDependencies, &copy, context));
+}
+HC_ENTRY cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t* pGraphNode, cudaGraph_t graph, const cudaGraphNode_t* pDependencies, size_t numDependencies, const cudaMemsetParams* pMemsetParams) {
+  HC_CONTEXT();
+  if (pMemsetParams == nullptr) return Note(cudaErrorInvalidValue);
+  CUDA_MEMSET_NODE_PARAMS params = {};
+  params.dst = reinterpret_cast<CUdeviceptr>(pMemsetParams->dst);
+  params.pitch = pMemsetParams->pitch;
+  params.value = pMemsetParams->value;
+  params.elementSize = pMemsetParams->elementSize;
+  params.width = pMemsetParams->width;
+  params.height = pMemsetParams->height;
+  CUcontext context = nullptr;
+  driver.cuCtxGetCurrent(&context);
+  return Note(driver.cuGraphAddMemsetNode(pGraphNode, graph, pDependencies, numDependencies, &params, context));
+}
+HC_ENTRY cudaError_t cudaGraphAddHostNode(cudaGraphNode_t* pGraphNode, cudaGraph_t graph, const cudaGraphNode_t* pDependencies, size_t numDependencies, const cudaHostNodeParams* pNodeParams) {
+  HC_CONTEXT();
+  if (pNodeParams == nullptr) return Note(cudaErrorInvalidValue);
+  const CUDA_HOST_NODE_PARAMS params = {pNodeParams->fn, pNodeParams->userData};
+  return Note(driver.cuGraphAddHostNode(pGraphNode, graph, pDependencies, numDependencies, &params));
+}
+HC_ENTRY cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t* pGraphNode, cudaGraph_t graph, const cudaGraphNode_t* pDependencies, size_t numDependencies, cudaGraph_t childGraph) {
+  HC_CONTEXT();
+  return Note(driver.cuGraphAddChildGraphNode(pGraphNode, graph, pDependencies, numDependencies, childGraph));
+}
+HC_ENTRY cudaError_t cudaGraphAddEventRecordNode(cudaGraphNode_t* pGraphNode, cudaGraph_t graph, const cudaGraphNode_t* pDependencies, size_t numDependencies, cudaEvent_t event) {
+  HC_CONTEXT();
+  return Note(driver.cuGraphAddEventRecordNode(pGraphNode, graph, pDependencies, numDependencies, event));
+}
+HC_ENTRY cudaError_t cudaGraphAddEventWaitNode(cudaGraphNode_t* pGraphNode, cudaGraph_t graph, const cudaGraphNode_t* pDependencies, size_t numDependencies, cudaEvent_t event) {
+  HC_CONTEXT();
+  return Note(driver.cuGraphAddEventWaitNode(pGraphNode, graph, pDependencies, numDependencies, event));
+}
+HC_ENTRY cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t node, cudaKernelNodeParams* pNodeParams) {
+  HC_DRIVER();
+  if (pNodeParams == nullptr) return Note(cudaErrorInvalidValue);
+  CUDA_KERNEL_NODE_PARAMS params = {};
+  const CUresult result = driver.cuGraphKernelNodeGetParams(node, &params);
+  *pNodeParams = {};
+  pNodeParams->func = params.func;
+  pNodeParams->gridDim = {params.gridDimX, params.gridDimY, params.gridDimZ};
+  pNodeParams->blockDim = {params.blockDimX, params.blockDimY, params.blockDimZ};
+  pNodeParams->sharedMemBytes = params.sharedMemBytes;
+  pNodeParams->kernelParams = params.kernelParams;
+  return Note(result);
+}
+HC_ENTRY cudaError_t cudaGraphInstantiateWithParams(cudaGraphExec_t* pGraphExec, cudaGraph_t graph, cudaGraphInstantiateParams* instantiateParams) {
+  HC_CONTEXT();
+  static_assert(sizeof(cudaGraphInstantiateParams) == sizeof(CUDA_GRAPH_INSTANTIATE_PARAMS));
+  return Note(driver.cuGraphInstantiateWithParams(pGraphExec, graph, reinterpret_cast<CUDA_GRAPH_INSTANTIATE_PARAMS*>(instantiateParams)));
+}
+HC_ENTRY cudaError_t cudaDeviceGraphMemTrim(int device) {
+  HC_DRIVER();
+  return Note(driver.cuDeviceGraphMemTrim(device));
+}
+HC_ENTRY cudaError_t cudaDeviceGetGraphMemAttribute(int device, cudaGraphMemAttributeType attr, void* value) {
+  HC_DRIVER();
+  return Note(driver.cuDeviceGetGraphMemAttribute(device, static_cast<CUgraphMem_attribute>(attr), value));
+}
+HC_ENTRY cudaError_t cudaDeviceSetGraphMemAttribute(int device, cudaGraphMemAttributeType attr, void* value) {
+  HC_DRIVER();
+  return Note(driver.cuDeviceSetGraphMemAttribute(device, static_cast<CUgraphMem_attribute>(attr), value));
+}
+
+// ---- user objects
+
+HC_ENTRY cudaError_t cudaUserObjectCreate(cudaUserObject_t* object_out, void* ptr, cudaHostFn_t destroy, unsigned int initialRefcount, unsigned int flags) {
+  HC_DRIVER();
+  return Note(driver.cuUserObjectCreate(object_out, ptr, destroy, initialRefcount, flags));
+}
+HC_ENTRY cudaError_t cudaUserObjectRetain(cudaUserObject_t object, unsigned int count) {
+  HC_DRIVER();
+  return Note(driver.cuUserObjectRetain(object, count));
+}
+HC_ENTRY cudaError_t cudaUserObjectRelease(cudaUserObject_t object, unsigned int count) {
+  HC_DRIVER();
+  return Note(driver.cuUserObjectRelease(object, count));
+}
+HC_ENTRY cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object, unsigned int count, unsigned int flags) {
+  HC_DRIVER();
+  return Note(driver.cuGraphRetainUserObject(graph, object, count, flags));
+}
+HC_ENTRY cudaError_t cudaGraphReleaseUserObject(cudaGraph_t graph, cudaUserObject_t object, unsigned int count) {
+  HC_DRIVER();
+  return Note(driver.cuGraphReleaseUserObject(graph, object, count));
+}
 HC_ENTRY cudaError_t cudaGraphDebugDotPrint(cudaGraph_t graph, const char* path, unsigned int flags) {
   HC_DRIVER();
   return Note(driver.cuGraphDebugDotPrint(graph, path, flags));
