@@ -241,17 +241,18 @@ ncclResult_t Launch(const CoreTable& core, const DriverCalls& driver,
     plan.unit->comm->Begin(plan.unit);
     Trace(core, plan);
   }
-  // From here on an error leaves units posted and not enqueued: the stream is broken, as after a
-  // failed launch of NCCL.
+  // From here on an error leaves units posted and not enqueued: their communicators are broken, as
+  // after a failed launch of NCCL, and say so instead of waiting for them.
+  const auto broken = [&](CUresult result) {
+    const ncclResult_t error = CudaError(driver, result, "a communication cannot be enqueued");
+    for (const Plan& plan : plans) plan.operations.front()->comm->Fail(error, ThreadError());
+    return error;
+  };
   for (const Plan& plan : plans) {
-    if (const CUresult result = EnqueueArrival(driver, plan)) {
-      return CudaError(driver, result, "a communication cannot be enqueued");
-    }
+    if (const CUresult result = EnqueueArrival(driver, plan)) return broken(result);
   }
   for (const Plan& plan : plans) {
-    if (const CUresult result = EnqueueStall(core, driver, plan)) {
-      return CudaError(driver, result, "a communication cannot be enqueued");
-    }
+    if (const CUresult result = EnqueueStall(core, driver, plan)) return broken(result);
   }
   return ncclSuccess;
 }

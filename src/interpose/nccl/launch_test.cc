@@ -1,0 +1,310 @@
+// What a group becomes on streams, before a driver that writes down what it is asked and a core
+// whose controller is absent.
+#include "src/interpose/nccl/launch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace prism::interpose::nccl {
+namespace {
+
+using ::testing::ElementsAre;
+
+// One log of everything, in order: "A: copy", "A: host", "A: wait", ...
+std::vector<std::string> g_log;
+std::vector<std::pair<CUhostFn, void*>> g_host_functions;
+std::vector<wire::OpPost> g_posts;
+std::vector<wire::OpRecord> g_records;
+int g_fail_at = -1;  // the n-th wait fails
+int g_slots = 0, g_words = 0, g_rings = 0;
+bool g_capturing = false, g_controller_gone = false;
+uint32_t g_word_memory[4096];
+wire::Welcome g_welcome{};
+
+const CUstream kA = reinterpret_cast<CUstream>(0x100), kB = reinterpret_cast<CUstream>(0x200);
+std::string Name(CUstream stream) { return stream == kA ? "A" : "B"; }
+
+CUresult Copy(CUdeviceptr, CUdeviceptr, size_t bytes, CUstream stream) {
+  g_log.push_back(Name(stream) + ": copy " + std::to_string(bytes));
+  return CUDA_SUCCESS;
+}
+CUresult Host(CUstream stream, CUhostFn function, void* argument) {
+  g_log.push_back(Name(stream) + ": host");
+  g_host_functions.emplace_back(function, argument);
+  return CUDA_SUCCESS;
+}
+CUresult Wait(CUstream stream, CUdeviceptr, cuuint32_t, unsigned) {
+  if (g_fail_at-- == 0) return CUDA_ERROR_INVALID_VALUE;
+  g_log.push_back(Name(stream) + ": wait");
+  return CUDA_SUCCESS;
+}
+CUresult Capturing(CUstream, CUstreamCaptureStatus* status) {
+  *status = g_capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+
+DriverCalls Driver() {
+  DriverCalls driver{};
+  driver.memcpy_async = &Copy;
+  driver.launch_host_func = &Host;
+  driver.stream_wait_value = &Wait;
+  driver.stream_is_capturing = &Capturing;
+  driver.event_create = [](CUevent* event, unsigned) {
+    *event = reinterpret_cast<CUevent>(1);
+    return CUDA_SUCCESS;
+  };
+  driver.event_record = [](CUevent, CUstream stream) {
+    g_log.push_back(Name(stream) + ": record");
+    return CUDA_SUCCESS;
+  };
+  driver.stream_wait_event = [](CUstream stream, CUevent, unsigned) {
+    g_log.push_back(Name(stream) + ": wait event");
+    return CUDA_SUCCESS;
+  };
+  driver.event_destroy = [](CUevent) { return CUDA_SUCCESS; };
+  driver.get_error_name = [](CUresult, const char** name) {
+    *name = "CUDA_ERROR_INVALID_VALUE";
+    return CUDA_SUCCESS;
+  };
+  return driver;
+}
+
+CoreTable Core() {
+  CoreTable core{};
+  core.welcome = []() -> const wire::Welcome* { return &g_welcome; };
+  core.writer = []() -> trace::Writer* { return nullptr; };
+  core.stream_number = [](CUstream) { return 7u; };
+  core.call_site = [] { return 3u; };
+  core.gap = [](const char*) {};
+  core.request = [](wire::Header* packet, void*, size_t) -> int64_t {
+    if (g_controller_gone) return -1;
+    wire::OpPost post;
+    memcpy(&post, packet, sizeof post);
+    g_posts.push_back(post);
+    for (uint32_t i = 0; i < post.operations; ++i) {
+      wire::OpRecord record;
+      memcpy(&record, reinterpret_cast<char*>(packet) + sizeof post + i * sizeof record,
+             sizeof record);
+      g_records.push_back(record);
+    }
+    return 0;
+  };
+  core.arena_take = [](uint64_t bytes, ArenaSlot* slot) {
+    *slot = {malloc(bytes), 0x1000u * static_cast<uint64_t>(++g_slots), bytes};
+    return true;
+  };
+  core.arena_give = [](const ArenaSlot* slot) {
+    --g_slots;
+    free(slot->host);
+  };
+  core.word_take = [] {
+    static uint32_t next = 16;
+    ++g_words;
+    return next++ % 4096;
+  };
+  core.word_give = [](uint32_t) { --g_words; };
+  core.word = [](uint32_t index) { return &g_word_memory[index]; };
+  core.ring = [] { ++g_rings; };
+  return core;
+}
+
+class LaunchTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    g_log.clear();
+    g_host_functions.clear();
+    g_posts.clear();
+    g_records.clear();
+    g_fail_at = -1;
+    g_capturing = g_controller_gone = false;
+    g_slots = g_words = g_rings = 0;
+    g_welcome.exact_payload_bytes = UINT64_MAX;
+  }
+
+  static std::shared_ptr<Communicator> Comm(uint32_t id) {
+    auto comm = std::make_shared<Communicator>(2, 0, 0, true);
+    comm->Ready(id, {0, 1}, 0);
+    return comm;
+  }
+
+  Operation AllReduce(const std::shared_ptr<Communicator>& comm, CUstream stream,
+                      uint64_t bytes = 64) {
+    Operation operation;
+    operation.comm = comm;
+    operation.record.op = wire::Op::kAllReduce;
+    operation.record.in_bytes = operation.record.out_bytes = operation.payload_bytes = bytes;
+    operation.input = operation.output = buffer_;
+    operation.stream = stream;
+    return operation;
+  }
+
+  void RunHostFunctions() {
+    for (const auto& [function, argument] : g_host_functions) function(argument);
+    g_host_functions.clear();
+  }
+
+  const CoreTable core_ = Core();
+  const DriverCalls driver_ = Driver();
+  char buffer_[64] = {};
+};
+
+TEST_F(LaunchTest, OneCallIsCopyArrivalStallCopyCompletion) {
+  const auto comm = Comm(1);
+  ASSERT_EQ(Launch(core_, driver_, {AllReduce(comm, kA)}), ncclSuccess);
+  EXPECT_THAT(g_log, ElementsAre("A: copy 64", "A: host", "A: wait", "A: copy 64", "A: host"));
+  ASSERT_EQ(g_posts.size(), 1u);
+  EXPECT_EQ(g_records[0].sequence, 0u);
+  EXPECT_EQ(g_records[0].stream, 7u);
+  EXPECT_EQ(g_records[0].call_site, 3u);
+  EXPECT_EQ(g_records[0].flags & wire::kOpPayload, wire::kOpPayload);
+  EXPECT_EQ(g_slots, 2);
+  RunHostFunctions();
+  EXPECT_EQ(g_rings, 1);
+  EXPECT_EQ(g_word_memory[g_posts[0].arrival_word], g_posts[0].arrival_value);
+  EXPECT_EQ(g_slots, 0);
+  EXPECT_EQ(g_words, 0);
+  comm->WaitIdle();
+}
+
+TEST_F(LaunchTest, LargePayloadIsNotCopied) {
+  g_welcome.exact_payload_bytes = 63;
+  ASSERT_EQ(Launch(core_, driver_, {AllReduce(Comm(1), kA)}), ncclSuccess);
+  EXPECT_THAT(g_log, ElementsAre("A: host", "A: wait", "A: host"));
+  EXPECT_EQ(g_records[0].flags & wire::kOpPayload, 0u);
+  EXPECT_EQ(g_records[0].in_bytes, 64u);  // the true size all the same
+  RunHostFunctions();
+}
+
+TEST_F(LaunchTest, AllCommunicatorsOfAGroupArriveBeforeOneStalls) {
+  g_welcome.exact_payload_bytes = 0;
+  const auto one = Comm(1), two = Comm(2);
+  ASSERT_EQ(Launch(core_, driver_, {AllReduce(one, kA), AllReduce(two, kA), AllReduce(one, kA)}),
+            ncclSuccess);
+  EXPECT_THAT(g_log, ElementsAre("A: host", "A: host", "A: wait", "A: host", "A: wait", "A: host"));
+  ASSERT_EQ(g_posts.size(), 2u);
+  EXPECT_EQ(g_posts[0].operations, 2u);
+  EXPECT_EQ(g_posts[1].operations, 1u);
+  EXPECT_EQ(g_records[1].sequence, 1u);
+  EXPECT_NE(g_posts[0].release_word, g_posts[1].release_word);
+  RunHostFunctions();
+}
+
+TEST_F(LaunchTest, StreamsOfOneCommunicatorAreJoinedBeforeAndAfter) {
+  g_welcome.exact_payload_bytes = 0;
+  const auto comm = Comm(1);
+  ASSERT_EQ(Launch(core_, driver_, {AllReduce(comm, kA), AllReduce(comm, kB)}), ncclSuccess);
+  EXPECT_THAT(g_log, ElementsAre("B: record", "A: wait event", "A: host", "A: wait", "A: host",
+                                 "A: record", "B: wait event"));
+  RunHostFunctions();
+}
+
+TEST_F(LaunchTest, GroupThatDoesNotFitAPacketIsCut) {
+  g_welcome.exact_payload_bytes = 0;
+  const auto comm = Comm(1);
+  std::vector<Operation> many;
+  for (int i = 0; i < 3000; ++i) many.push_back(AllReduce(comm, kA));
+  ASSERT_EQ(Launch(core_, driver_, std::move(many)), ncclSuccess);
+  ASSERT_GT(g_posts.size(), 1u);
+  uint32_t operations = 0;
+  for (const wire::OpPost& post : g_posts) {
+    EXPECT_LE(post.header.bytes, wire::kMaxPacketBytes);
+    operations += post.operations;
+  }
+  EXPECT_EQ(operations, 3000u);
+  for (uint64_t i = 0; i < g_records.size(); ++i) EXPECT_EQ(g_records[i].sequence, i);
+  RunHostFunctions();
+}
+
+TEST_F(LaunchTest, CapturedStreamIsRefusedAndNothingIsPosted) {
+  g_capturing = true;
+  EXPECT_EQ(Launch(core_, driver_, {AllReduce(Comm(1), kA)}), ncclInvalidUsage);
+  EXPECT_TRUE(g_posts.empty());
+  EXPECT_EQ(g_words, 0);
+}
+
+TEST_F(LaunchTest, FailedEnqueueBreaksTheCommunicator) {
+  g_fail_at = 0;
+  const auto comm = Comm(1);
+  EXPECT_EQ(Launch(core_, driver_, {AllReduce(comm, kA)}), ncclUnhandledCudaError);
+  EXPECT_EQ(comm->state(), ncclUnhandledCudaError);
+  EXPECT_NE(comm->last_error().find("CUDA_ERROR_INVALID_VALUE"), std::string::npos);
+  comm->WaitIdle();  // does not wait for what will never run
+}
+
+TEST_F(LaunchTest, AbsentControllerIsASystemError) {
+  g_controller_gone = true;
+  EXPECT_EQ(Launch(core_, driver_, {AllReduce(Comm(1), kA)}), ncclSystemError);
+  EXPECT_TRUE(g_log.empty());
+}
+
+TEST_F(LaunchTest, GroupsNestAndAnErrorInsideFailsTheEnd) {
+  g_welcome.exact_payload_bytes = 0;
+  Group& group = Group::OfThread();
+  const auto comm = Comm(1);
+  group.Start();
+  group.Start();
+  EXPECT_EQ(group.Add(core_, driver_, AllReduce(comm, kA)), ncclSuccess);
+  EXPECT_EQ(group.End(core_, driver_), ncclSuccess);
+  EXPECT_TRUE(g_posts.empty());
+  EXPECT_EQ(group.End(core_, driver_), ncclSuccess);
+  EXPECT_EQ(g_posts.size(), 1u);
+  RunHostFunctions();
+
+  group.Start();
+  EXPECT_EQ(group.Add(core_, driver_, AllReduce(comm, kA)), ncclSuccess);
+  group.Failed(ncclInvalidArgument);
+  EXPECT_EQ(group.End(core_, driver_), ncclInvalidArgument);
+  EXPECT_EQ(g_posts.size(), 1u);
+  EXPECT_EQ(group.End(core_, driver_), ncclInvalidUsage);
+}
+
+TEST_F(LaunchTest, BlockingWorkOfAGroupRunsSideBySide) {
+  Group& group = Group::OfThread();
+  std::atomic<int> inside{0};
+  group.Start();
+  for (int i = 0; i < 3; ++i) {
+    group.AddBlocking([&inside] {
+      ++inside;
+      while (inside < 3) std::this_thread::yield();  // a member that waits for the others
+      return ncclSuccess;
+    });
+  }
+  EXPECT_EQ(inside, 0);
+  EXPECT_EQ(group.End(core_, driver_), ncclSuccess);
+  EXPECT_EQ(inside, 3);
+}
+
+TEST(CommunicatorTest, HandleIsFoundUntilItIsGone) {
+  auto comm = std::make_shared<Communicator>(1, 0, 0, true);
+  const ncclComm_t handle = Register(comm);
+  std::shared_ptr<Communicator> found;
+  EXPECT_EQ(FindReady(handle, "f", &found), ncclInvalidArgument);  // in progress
+  comm->Ready(5, {0}, 0);
+  EXPECT_EQ(FindReady(handle, "f", &found), ncclSuccess);
+  EXPECT_EQ(found, comm);
+  wire::Abort abort{};
+  abort.comm = 4;
+  abort.nccl_result = ncclRemoteError;
+  strcpy(abort.reason, "rank 1 died");
+  FailFromController(abort);
+  EXPECT_EQ(comm->state(), ncclSuccess);  // another communicator's
+  abort.comm = 5;
+  FailFromController(abort);
+  EXPECT_EQ(FindReady(handle, "f", &found), ncclRemoteError);
+  EXPECT_EQ(ThreadError(), "rank 1 died");
+  std::string elsewhere;
+  std::thread([&] { elsewhere = ProcessError(); }).join();
+  EXPECT_EQ(elsewhere, "rank 1 died");
+  Unregister(handle);
+  EXPECT_EQ(FindReady(handle, "f", &found), ncclInvalidArgument);
+}
+
+}  // namespace
+}  // namespace prism::interpose::nccl
