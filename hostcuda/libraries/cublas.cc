@@ -194,6 +194,8 @@ cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): the macros' arguments are names and types.
+
 // Modes of the handle: a setter and a getter each.
 #define HOSTCUDA_MODE(Setter, Getter, Type, member)           \
   cublasStatus_t Setter(cublasHandle_t handle, Type value) {  \
@@ -433,5 +435,7 @@ HOSTCUDA_GEMM_EX(int64_t, _64)
   }
 HOSTCUDA_TRANSFER(int, )
 HOSTCUDA_TRANSFER(int64_t, _64)
+
+// NOLINTEND(bugprone-macro-parentheses)
 
 }  // extern "C"

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <new>
 #include <span>
 
 #include "hostcuda/api/tail_runtime.h"
@@ -239,7 +240,8 @@ cublasStatus_t Init(Opaque* storage, size_t bytes, const Struct& value) noexcept
 template <typename Struct, typename Opaque>
 cublasStatus_t Create(Opaque** out, const Struct& value) noexcept {
   if (!out) return CUBLAS_STATUS_INVALID_VALUE;
-  *out = new Opaque;
+  *out = new (std::nothrow) Opaque;
+  if (!*out) return CUBLAS_STATUS_ALLOC_FAILED;
   return Init(*out, sizeof(Opaque), value);
 }
 

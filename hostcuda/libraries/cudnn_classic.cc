@@ -3,6 +3,7 @@
 // descriptors is generated.
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "hostcuda/libraries/cudnn_descriptors.h"
 
@@ -12,8 +13,8 @@ namespace {
 template <typename Descriptor>
 cudnnStatus_t Create(Descriptor** out) noexcept {
   if (!out) return CUDNN_STATUS_BAD_PARAM;
-  *out = new Descriptor;
-  return CUDNN_STATUS_SUCCESS;
+  *out = new (std::nothrow) Descriptor;
+  return *out ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_ALLOC_FAILED;
 }
 template <typename Descriptor>
 cudnnStatus_t Destroy(Descriptor* descriptor) noexcept {
@@ -192,7 +193,7 @@ int BiasSets(const cudnnRNNStruct& r) {
   }
 }
 size_t BiasElements(const cudnnRNNStruct& r) {
-  return static_cast<size_t>(BiasSets(r) * Gates(r.cell) * r.hidden_size);
+  return static_cast<size_t>(BiasSets(r) * Gates(r.cell)) * static_cast<size_t>(r.hidden_size);
 }
 int PseudoLayers(const cudnnRNNStruct& r) { return r.layers * Directions(r); }
 
@@ -374,6 +375,7 @@ cudnnStatus_t cudnnGetConvolutionNdDescriptor(const cudnnConvolutionDescriptor_t
   if (compute) *compute = c->compute;
   return CUDNN_STATUS_SUCCESS;
 }
+// NOLINTBEGIN(bugprone-macro-parentheses): the arguments are names and types.
 #define HOSTCUDA_CONVOLUTION_MODE(Setter, Getter, Type, member)       \
   cudnnStatus_t Setter(cudnnConvolutionDescriptor_t c, Type value) {  \
     if (!Valid(c)) return CUDNN_STATUS_BAD_PARAM;                     \
@@ -390,6 +392,7 @@ HOSTCUDA_CONVOLUTION_MODE(cudnnSetConvolutionMathType, cudnnGetConvolutionMathTy
                           math)
 HOSTCUDA_CONVOLUTION_MODE(cudnnSetConvolutionReorderType, cudnnGetConvolutionReorderType,
                           cudnnReorderType_t, reorder)
+// NOLINTEND(bugprone-macro-parentheses)
 #undef HOSTCUDA_CONVOLUTION_MODE
 
 cudnnStatus_t cudnnGetConvolutionNdForwardOutputDim(const cudnnConvolutionDescriptor_t c,
@@ -410,7 +413,7 @@ cudnnStatus_t cudnnGetConvolution2dForwardOutputDim(const cudnnConvolutionDescri
                                                     const cudnnTensorDescriptor_t x,
                                                     const cudnnFilterDescriptor_t f, int* n, int* k,
                                                     int* h, int* w) {
-  int dims[4];
+  int dims[4] = {};
   if (!n || !k || !h || !w) return CUDNN_STATUS_BAD_PARAM;
   if (cudnnStatus_t status = cudnnGetConvolutionNdForwardOutputDim(c, x, f, 4, dims);
       status != CUDNN_STATUS_SUCCESS)
@@ -626,8 +629,8 @@ cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t handle, cudnnRNNDescriptor_t
     *bias_address = nullptr;
     return CUDNN_STATUS_SUCCESS;
   }
-  const size_t row =
-      static_cast<size_t>((r->bias == CUDNN_RNN_DOUBLE_BIAS ? set * gates : 0) + linear % gates);
+  const int row_of_gate = (r->bias == CUDNN_RNN_DOUBLE_BIAS ? set * gates : 0) + linear % gates;
+  const auto row = static_cast<size_t>(row_of_gate);
   const size_t bias_offset =
       AllMatrices(*r) + static_cast<size_t>(pseudo_layer) * BiasElements(*r) + row * hidden;
   if ((bias_offset + hidden) * static_cast<size_t>(element) > size) return CUDNN_STATUS_BAD_PARAM;

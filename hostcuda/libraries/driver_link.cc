@@ -68,8 +68,8 @@ void* DriverSymbol(const char* symbol) noexcept {
   static std::mutex mutex;
   // Keyed by content: call sites are spread over several objects, so equal literals may differ in
   // address.
-  static auto* const cache = new std::unordered_map<std::string, void*>;
   try {
+    static auto* const cache = new std::unordered_map<std::string, void*>;
     std::lock_guard<std::mutex> lock(mutex);
     if (auto found = cache->find(symbol); found != cache->end()) return found->second;
     void* function = nullptr;

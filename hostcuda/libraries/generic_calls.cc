@@ -13,6 +13,11 @@
 namespace hostcuda {
 namespace {
 
+// Generated calls pass every argument as 64 bits; of a pointer these are its address.
+void* ToPointer(int64_t argument) {
+  return reinterpret_cast<void*>(argument);  // NOLINT(performance-no-int-to-ptr)
+}
+
 constexpr int kSuccess = 0;
 
 // The arguments of one call with what the description knows about them.
@@ -24,7 +29,7 @@ struct Call {
 
   std::string_view Function() const { return call->function; }
   const HostcudaLibrary& Library() const { return *call->library; }
-  void* Pointer(int i) const { return reinterpret_cast<void*>(args[i]); }
+  void* Pointer(int i) const { return ToPointer(args[i]); }
   bool IsHandle(int i) const {
     return parameters[i].role == HOSTCUDA_HANDLE || parameters[i].role == HOSTCUDA_OBJECT ||
            parameters[i].role == HOSTCUDA_OBJECT_OUT;
@@ -192,7 +197,7 @@ int HostcudaSize(HostcudaTailCall* call, const HostcudaParameter* parameters, co
                  int count) {
   for (int i = 0; i < count; ++i) {
     if (parameters[i].role == HOSTCUDA_SIZE_OUT && args[i])
-      hostcuda::Store(reinterpret_cast<void*>(args[i]), parameters[i].width, 0);
+      hostcuda::Store(hostcuda::ToPointer(args[i]), parameters[i].width, 0);
   }
   static_cast<void>(call);
   return hostcuda::kSuccess;
@@ -352,7 +357,7 @@ int HostcudaVersion(HostcudaTailCall* call, const HostcudaParameter* parameters,
   const int* v = call->library->version;
   for (int i = 0; i < count; ++i) {
     if (parameters[i].role == HOSTCUDA_OUT && args[i]) {
-      hostcuda::Store(reinterpret_cast<void*>(args[i]), parameters[i].width,
+      hostcuda::Store(hostcuda::ToPointer(args[i]), parameters[i].width,
                       v[0] * 1000 + v[1] * 100 + v[2]);
       return hostcuda::kSuccess;
     }
@@ -365,7 +370,7 @@ int HostcudaProperty(HostcudaTailCall* call, const HostcudaParameter* parameters
   static_cast<void>(parameters);
   // (libraryPropertyType, int*): MAJOR_VERSION 0, MINOR_VERSION 1, PATCH_LEVEL 2.
   if (count != 2 || args[0] < 0 || args[0] > 2 || !args[1]) return call->library->invalid_value;
-  hostcuda::Store(reinterpret_cast<void*>(args[1]), 4, call->library->version[args[0]]);
+  hostcuda::Store(hostcuda::ToPointer(args[1]), 4, call->library->version[args[0]]);
   return hostcuda::kSuccess;
 }
 

@@ -107,8 +107,9 @@ int Info(const void* device, HostcudaDeviceInfo* info) {
 
 int CopyText(const char* text, char* to, unsigned size) {
   if (!to) return kInvalidArgument;
-  if (strlen(text) >= size) return kInsufficientSize;
-  strcpy(to, text);
+  const size_t length = strlen(text);
+  if (length >= size) return kInsufficientSize;
+  memcpy(to, text, length + 1);
   return kSuccess;
 }
 
@@ -159,7 +160,7 @@ int FillPci(const char* bus_id, NvmlPciInfo* pci) {
 
 template <typename Process>
 int Processes(const void* device, unsigned* count, Process* out) {
-  HostcudaDeviceInfo info;
+  HostcudaDeviceInfo info{};
   if (int status = Info(device, &info); status != kSuccess) return status;
   if (!count) return kInvalidArgument;
   const HostcudaTable* table = DeviceTable();
@@ -182,7 +183,7 @@ int Processes(const void* device, unsigned* count, Process* out) {
 
 template <typename Value>
 int Answer(const void* device, Value* out, Value (*value)(const HostcudaDeviceInfo&)) {
-  HostcudaDeviceInfo info;
+  HostcudaDeviceInfo info{};
   if (int status = Info(device, &info); status != kSuccess) return status;
   if (!out) return kInvalidArgument;
   *out = value(info);
@@ -254,7 +255,7 @@ int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
   if (g_initialized.load() == 0) return kUninitialized;
   if (!uuid || !device) return kInvalidArgument;
   for (int i = 0; i < DeviceCount(); ++i) {
-    HostcudaDeviceInfo info;
+    HostcudaDeviceInfo info{};
     char text[64];
     if (Info(&g_devices[i], &info) != kSuccess) continue;
     UuidText(info.uuid, text, sizeof text);
@@ -266,7 +267,7 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, void** device) {
   if (g_initialized.load() == 0) return kUninitialized;
   if (!bus_id || !device) return kInvalidArgument;
   for (int i = 0; i < DeviceCount(); ++i) {
-    HostcudaDeviceInfo info;
+    HostcudaDeviceInfo info{};
     if (Info(&g_devices[i], &info) == kSuccess && SameBus(info.pci_bus_id, bus_id))
       return *device = &g_devices[i], kSuccess;
   }
@@ -277,7 +278,7 @@ int nvmlDeviceGetHandleByPciBusId(const char* bus_id, void** device) {
 }
 
 int nvmlDeviceGetIndex(void* device, unsigned* index) {
-  HostcudaDeviceInfo info;
+  HostcudaDeviceInfo info{};
   if (int status = Info(device, &info); status != kSuccess) return status;
   return index ? (*index = static_cast<unsigned>(static_cast<Device*>(device)->index), kSuccess)
                : kInvalidArgument;
@@ -286,19 +287,19 @@ int nvmlDeviceGetMinorNumber(void* device, unsigned* minor) {
   return nvmlDeviceGetIndex(device, minor);
 }
 int nvmlDeviceGetName(void* device, char* name, unsigned length) {
-  HostcudaDeviceInfo info;
+  HostcudaDeviceInfo info{};
   if (int status = Info(device, &info); status != kSuccess) return status;
   return CopyText(info.name, name, length);
 }
 int nvmlDeviceGetUUID(void* device, char* uuid, unsigned length) {
-  HostcudaDeviceInfo info;
+  HostcudaDeviceInfo info{};
   char text[64];
   if (int status = Info(device, &info); status != kSuccess) return status;
   UuidText(info.uuid, text, sizeof text);
   return CopyText(text, uuid, length);
 }
 int nvmlDeviceGetPciInfo_v3(void* device, NvmlPciInfo* pci) {
-  HostcudaDeviceInfo info;
+  HostcudaDeviceInfo info{};
   if (int status = Info(device, &info); status != kSuccess) return status;
   return FillPci(info.pci_bus_id, pci);
 }
@@ -336,7 +337,7 @@ int nvmlDeviceGetUtilizationRates(void* device, NvmlUtilization* rates) {
   });
 }
 int nvmlDeviceGetCudaComputeCapability(void* device, int* major, int* minor) {
-  HostcudaDeviceInfo info;
+  HostcudaDeviceInfo info{};
   if (int status = Info(device, &info); status != kSuccess) return status;
   if (!major || !minor) return kInvalidArgument;
   *major = info.major;
@@ -353,7 +354,7 @@ int nvmlDeviceGetArchitecture(void* device, unsigned* architecture) {
 }
 // Clock domains: graphics 0, SM 1, memory 2, video 3.
 int nvmlDeviceGetMaxClockInfo(void* device, int domain, unsigned* mhz) {
-  HostcudaDeviceInfo info;
+  HostcudaDeviceInfo info{};
   if (int status = Info(device, &info); status != kSuccess) return status;
   if (!mhz || domain < 0 || domain > 3) return kInvalidArgument;
   *mhz = static_cast<unsigned>((domain == 2 ? info.memory_clock_khz : info.clock_khz) / 1000);
@@ -377,41 +378,41 @@ int nvmlDeviceGetMigMode(void* device, unsigned* current, unsigned* pending) {
 // ---- topology: every device reaches every other one through the same NVSwitches; without NVLink
 // over the host bridge.
 int nvmlDeviceGetP2PStatus(void* from, void* to, int, int* status) {
-  HostcudaDeviceInfo info;
+  HostcudaDeviceInfo info{};
   if (int s = Info(from, &info); s != kSuccess) return s;
   return Answer<int>(to, status,
                      [](const HostcudaDeviceInfo&) { return 0; });  // NVML_P2P_STATUS_OK
 }
 int nvmlDeviceGetTopologyCommonAncestor(void* from, void* to, int* level) {
-  HostcudaDeviceInfo info;
+  HostcudaDeviceInfo info{};
   if (int s = Info(from, &info); s != kSuccess) return s;
   return Answer<int>(to, level,
                      [](const HostcudaDeviceInfo&) { return 40; });  // NVML_TOPOLOGY_NODE
 }
 int nvmlDeviceGetNvLinkState(void* device, unsigned link, int* active) {
-  HostcudaDeviceInfo info;
+  HostcudaDeviceInfo info{};
   if (int status = Link(device, link, &info); status != kSuccess) return status;
   return active ? (*active = 1, kSuccess) : kInvalidArgument;
 }
 int nvmlDeviceGetNvLinkVersion(void* device, unsigned link, unsigned* version) {
-  HostcudaDeviceInfo info;
+  HostcudaDeviceInfo info{};
   if (int status = Link(device, link, &info); status != kSuccess) return status;
   return version ? (*version = LinkVersion(info), kSuccess) : kInvalidArgument;
 }
 int nvmlDeviceGetNvLinkCapability(void* device, unsigned link, int capability, unsigned* result) {
-  HostcudaDeviceInfo info;
+  HostcudaDeviceInfo info{};
   if (int status = Link(device, link, &info); status != kSuccess) return status;
   if (!result || capability < 0 || capability > 5) return kInvalidArgument;
   *result = capability != 4;  // all but SLI
   return kSuccess;
 }
 int nvmlDeviceGetNvLinkRemoteDeviceType(void* device, unsigned link, int* type) {
-  HostcudaDeviceInfo info;
+  HostcudaDeviceInfo info{};
   if (int status = Link(device, link, &info); status != kSuccess) return status;
   return type ? (*type = 2, kSuccess) : kInvalidArgument;  // a switch
 }
 int nvmlDeviceGetNvLinkRemotePciInfo_v2(void* device, unsigned link, NvmlPciInfo* pci) {
-  HostcudaDeviceInfo info;
+  HostcudaDeviceInfo info{};
   if (int status = Link(device, link, &info); status != kSuccess) return status;
   char bus_id[32];
   snprintf(bus_id, sizeof bus_id, "0000:%02x:00.0",

@@ -3,9 +3,7 @@
 import json
 import os
 import pathlib
-import shutil
 import subprocess
-import sys
 
 import pytest
 
@@ -104,3 +102,8 @@ def test_doctor_names_what_is_missing(command, tmp_path):
     (tmp_path / "libcuda.so.1").write_bytes(b"")
     result = hostcuda(command, "doctor", "--libraries", tmp_path)
     assert result.returncode == 1 and "libcudart.so.13" in result.stdout
+
+
+def test_reference_page_is_current(command):
+    page = pathlib.Path(__file__).resolve().parents[2] / "docs/reference/hostcuda-command.md"
+    assert hostcuda(command, "reference").stdout == page.read_text()
