@@ -1,5 +1,7 @@
 #include "hostcuda/driver/context.h"
 
+#include <pthread.h>
+
 #include <cstdio>
 #include <mutex>
 #include <utility>
@@ -37,11 +39,29 @@ struct ThreadState {
   bool per_thread_default = false;
 };
 
+thread_local ThreadState* thread_state = nullptr;
+
+void EndThread(void* state) {
+  thread_state = nullptr;
+  auto* own = static_cast<ThreadState*>(state);
+  if (Driver::Get() != nullptr) {
+    for (const auto& [context, stream] : own->per_thread_streams) Engine::Get()->DestroyStream(*stream);
+  }
+  delete own;
+}
+
 ThreadState& Thread() {
-  // Leaked with its thread: destructors of other thread-local objects may still call CUDA.
-  static thread_local ThreadState* state = nullptr;
-  if (state == nullptr) state = new ThreadState;
-  return *state;
+  if (thread_state == nullptr) {
+    // Ended by a key, not by a destructor: keys run after the destructors of thread-local objects, which may call CUDA.
+    static const pthread_key_t key = [] {
+      pthread_key_t made;
+      pthread_key_create(&made, &EndThread);
+      return made;
+    }();
+    thread_state = new ThreadState;
+    pthread_setspecific(key, thread_state);
+  }
+  return *thread_state;
 }
 
 // With Contexts::mutex held.

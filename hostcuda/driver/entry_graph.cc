@@ -193,13 +193,13 @@ CUresult Instantiate(CUgraphExec* out, CUgraph handle, unsigned long long flags)
   exec->last = std::make_shared<hostcuda::Event>();
   exec->last->flags = CU_EVENT_DISABLE_TIMING;
   exec->last->context = context;
-  exec->last->handle = exec->last;
   CUresult error = CUDA_SUCCESS;
   {
     const auto lock = Lock();
     exec->program = hostcuda::Compile(*graph, &error);
   }
   if (exec->program == nullptr) return error;
+  exec->last->handle = exec->last;
   *out = reinterpret_cast<CUgraphExec>(exec.release());
   return CUDA_SUCCESS;
 }

@@ -392,7 +392,10 @@ int WaitForEvent(int in, int out) {
   if (cuEventQuery(event) != CUDA_ERROR_NOT_READY) return 4;
   if (cuStreamWaitEvent(stream, event, 0) != CUDA_SUCCESS || cuStreamQuery(stream) != CUDA_ERROR_NOT_READY) return 5;
   if (write(out, "w", 1) != 1) return 6;
-  return cuStreamSynchronize(stream) == CUDA_SUCCESS && cuEventSynchronize(event) == CUDA_SUCCESS && cuEventQuery(event) == CUDA_SUCCESS ? 0 : 7;
+  const bool complete = cuStreamSynchronize(stream) == CUDA_SUCCESS && cuEventSynchronize(event) == CUDA_SUCCESS && cuEventQuery(event) == CUDA_SUCCESS;
+  cuEventDestroy(event);
+  cuStreamDestroy(stream);
+  return complete ? 0 : 7;
 }
 const RegisterRole wait_for_event("wait_for_event", WaitForEvent);
 
@@ -479,6 +482,12 @@ TEST(OptionsTest, ParsesByteSizes) {
   EXPECT_TRUE(hostcuda::ParseBytes("64MB", &bytes));
   EXPECT_EQ(bytes, 64 * kMiB);
   for (const char* wrong : {"", "x", "-1", "1QB", "1MiBs"}) EXPECT_FALSE(hostcuda::ParseBytes(wrong, &bytes)) << wrong;
+}
+
+TEST(OptionsTest, ReferencePageListsEveryOption) {
+  std::ifstream file(HOSTCUDA_SOURCE_DIR "/docs/reference/hostcuda-environment.md");
+  const std::string page(std::istreambuf_iterator<char>(file), {});
+  EXPECT_NE(page.find(hostcuda::OptionsMarkdown()), std::string::npos) << "put this table into the page:\n" << hostcuda::OptionsMarkdown();
 }
 
 int BadValues(int, int) {

@@ -267,7 +267,12 @@ Module* LoadImage(const void* image, CUresult* error) {
     return nullptr;
   }
   *error = CUDA_SUCCESS;
-  return module.release();
+  // Kept for good: kernels of it may be queued when it is unloaded, and profilers keep their names.
+  static std::mutex* const mutex = new std::mutex;
+  static auto* const modules = new std::vector<std::unique_ptr<Module>>;
+  std::lock_guard<std::mutex> lock(*mutex);
+  modules->push_back(std::move(module));
+  return modules->back().get();
 }
 
 hostcudaKernelBody FindBody(const char* interned_name) {

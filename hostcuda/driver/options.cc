@@ -61,6 +61,8 @@ const Option kOptions[] = {
     {"HOSTCUDA_COPY_LIMIT", "bytes, or with KiB, MiB, GiB (default 1MiB for none, 64MiB for control)",
      "largest copy or set that moves bytes with values none or control; larger ones are counted only",
      [](const char* text, DriverOptions& o) { return ParseBytes(text, &o.copy_limit_bytes); }},
+    {"HOSTCUDA_CLOCK", "free (default free)", "how time passes; free: kernels and copies take none",
+     [](const char* text, DriverOptions&) { return strcmp(text, "free") == 0; }},
     {"HOSTCUDA_SESSION", "a file name (default: one session a user)",
      "processes of one session share the devices' memory and the doorbells",
      [](const char* text, DriverOptions& o) {

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -26,9 +27,9 @@ class SessionTest : public ::testing::Test {
   void TearDown() override { std::filesystem::remove_all(directory_); }
   Session* Join() {
     std::string error;
-    Session* session = Session::Join(directory_, "s", &error);
-    EXPECT_NE(session, nullptr) << error;
-    return session;
+    joined_.emplace_back(Session::Join(directory_, "s", &error));
+    EXPECT_NE(joined_.back(), nullptr) << error;
+    return joined_.back().get();
   }
   size_t Files() const {
     size_t count = 0;
@@ -36,6 +37,7 @@ class SessionTest : public ::testing::Test {
     return count;
   }
   std::string directory_;
+  std::vector<std::unique_ptr<Session>> joined_;
 };
 
 // Joins the directory it is told, charges what it is told, reports, and waits to be told to go.
@@ -50,6 +52,7 @@ int Member(int in, int out) {
   if (write(out, &fits, sizeof fits) != sizeof fits) return 3;
   char go;
   if (read(in, &go, 1) == 1 && go == 'l') session->Leave();
+  delete session;
   return 0;
 }
 const RegisterRole member_role("member", Member);
