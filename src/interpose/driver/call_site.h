@@ -1,6 +1,6 @@
 // CallSite: which line of the user's program made a call.
 //
-// Reads the calling thread's own Python frames through the interpreter's crash handler, which takes
+// Reads the calling thread's own Python frames without the GIL (python_frames.h), which takes
 // no lock and allocates nothing: NCCL is usually called with the GIL released, and taking it could
 // deadlock with whoever holds it. Without an interpreter, names the innermost C frame outside of
 // prism, NCCL and torch. Thread-safe.
@@ -12,17 +12,18 @@
 
 #include <cstddef>
 #include <string>
-#include <string_view>
+#include <vector>
+
+#include "src/interpose/driver/python_frames.h"
 
 namespace prism::interpose {
 
 /// Writes the innermost user frames, innermost first. Returns the length, 0 where nothing is known.
 size_t DescribeCaller(char* text, size_t text_bytes);
 
-/// Turns a traceback as the interpreter's crash handler prints it into that form. Frames of
-/// installed packages and of the standard library are left out while a frame of the user's is
-/// there; at most three are kept.
-std::string SummarizeTraceback(std::string_view traceback);
+/// Turns frames into that form. Frames of installed packages and of the standard library are left
+/// out while a frame of the user's is there; at most three are kept.
+std::string SummarizeFrames(const std::vector<PythonFrame>& frames);
 
 }  // namespace prism::interpose
 

@@ -3,38 +3,42 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <string_view>
 
 namespace prism::interpose {
 namespace {
 
+std::string Summarize(std::string_view traceback) {
+  return SummarizeFrames(ParseTraceback(traceback));
+}
+
 TEST(CallSiteTest, UserFramesAreKeptInnermostFirst) {
-  EXPECT_EQ(
-      SummarizeTraceback("Stack (most recent call first):\n"
-                         "  File \"/env/lib/python3.11/site-packages/torch/distributed/c10d.py\", "
-                         "line 2501 in all_reduce\n"
-                         "  File \"/home/u/train.py\", line 12 in step\n"
-                         "  File \"/home/u/train.py\", line 40 in main\n"
-                         "  File \"/home/u/train.py\", line 44 in <module>\n"
-                         "  File \"/home/u/run.py\", line 3 in <module>\n"),
-      "train.py:12 in step < train.py:40 in main < train.py:44 in <module>");
+  EXPECT_EQ(Summarize("Stack (most recent call first):\n"
+                      "  File \"/env/lib/python3.11/site-packages/torch/distributed/c10d.py\", "
+                      "line 2501 in all_reduce\n"
+                      "  File \"/home/u/train.py\", line 12 in step\n"
+                      "  File \"/home/u/train.py\", line 40 in main\n"
+                      "  File \"/home/u/train.py\", line 44 in <module>\n"
+                      "  File \"/home/u/run.py\", line 3 in <module>\n"),
+            "train.py:12 in step < train.py:40 in main < train.py:44 in <module>");
 }
 
 TEST(CallSiteTest, WithoutUserFramesTheInnermostOnesAreKept) {
-  EXPECT_EQ(SummarizeTraceback("  File \"/usr/lib/python3/dist-packages/a/b.py\", line 1 in f\n"
-                               "  File \"/usr/lib/python3.11/threading.py\", line 975 in run\n"),
+  EXPECT_EQ(Summarize("  File \"/usr/lib/python3/dist-packages/a/b.py\", line 1 in f\n"
+                      "  File \"/usr/lib/python3.11/threading.py\", line 975 in run\n"),
             "b.py:1 in f < threading.py:975 in run");
 }
 
 TEST(CallSiteTest, FrozenModulesAreNotTheUsers) {
-  EXPECT_EQ(SummarizeTraceback("  File \"<frozen runpy>\", line 88 in _run_code\n"
-                               "  File \"x.py\", line 2 in g\n"),
+  EXPECT_EQ(Summarize("  File \"<frozen runpy>\", line 88 in _run_code\n"
+                      "  File \"x.py\", line 2 in g\n"),
             "x.py:2 in g");
 }
 
 TEST(CallSiteTest, OtherTextIsEmpty) {
-  EXPECT_EQ(SummarizeTraceback(""), "");
-  EXPECT_EQ(SummarizeTraceback("  <no Python frame>\n"), "");
-  EXPECT_EQ(SummarizeTraceback("  File \"torn"), "");
+  EXPECT_EQ(Summarize(""), "");
+  EXPECT_EQ(Summarize("  <no Python frame>\n"), "");
+  EXPECT_EQ(Summarize("  File \"torn"), "");
 }
 
 TEST(CallSiteTest, WithoutInterpreterTheProgramIsNamed) {

@@ -83,7 +83,7 @@ bool Connection::Open(const char* path, const wire::Hello& hello, int arena_fd,
     close(fd);
     return false;
   }
-  auto packet = std::make_unique<char[]>(wire::kMaxPacketBytes);
+  auto packet = std::make_unique_for_overwrite<char[]>(wire::kMaxPacketBytes);
   pollfd readable{fd, POLLIN, 0};
   int ready;
   do {
@@ -178,7 +178,7 @@ void* Connection::Serve(void* self) {
 }
 
 void Connection::ServeLoop() {
-  auto packet = std::make_unique<char[]>(wire::kMaxPacketBytes);
+  auto packet = std::make_unique_for_overwrite<char[]>(wire::kMaxPacketBytes);
   for (;;) {
     const ssize_t size = recv(socket_, packet.get(), wire::kMaxPacketBytes, 0);
     if (size < 0 && errno == EINTR) continue;

@@ -8,6 +8,7 @@ Prints `ok NAME` or what differed; exit code 1 if something did.
 """
 import argparse
 import ctypes as C
+import json
 import os
 import pathlib
 import shutil
@@ -53,9 +54,9 @@ class Cuda:
         self.cu, self.nc = C.CDLL("libcuda.so.1"), C.CDLL("libnccl.so.2")
         self.nc.ncclGetLastError.restype = C.c_char_p
         self.check(self.cu.cuInit(0))
-        context = C.c_void_p()
-        self.check(self.cu.cuDevicePrimaryCtxRetain(C.byref(context), 0))
-        self.check(self.cu.cuCtxSetCurrent(context))
+        self.context = C.c_void_p()
+        self.check(self.cu.cuDevicePrimaryCtxRetain(C.byref(self.context), 0))
+        self.check(self.cu.cuCtxSetCurrent(self.context))
 
     @staticmethod
     def check(result, expected=0):
@@ -453,6 +454,32 @@ def threads_share_a_rank(c, rank, world):
     assert not errors, errors
 
 
+@scenario(1)
+def call_sites_are_exact(c, rank, world):
+    """Also after the frames are read directly instead of by the interpreter's crash handler."""
+    comm, s, b = c.comm(rank, world), c.stream(), c.buffer([1.0])
+    lines = []
+
+    def call(depth):
+        if depth:
+            return call(depth - 1)
+        lines.append(sys._getframe().f_lineno + 1)
+        c.check(c.nc.ncclAllReduce(b, b, N(1), FLOAT, SUM, comm, s))
+        lines.append(sys._getframe().f_lineno + 1)
+        c.check(c.nc.ncclBroadcast(b, b, N(1), FLOAT, 0, comm, s))
+
+    for i in range(12):
+        call(i)
+    thread = threading.Thread(target=lambda: [c.check(c.cu.cuCtxSetCurrent(c.context)), call(3)])
+    thread.start()
+    thread.join()
+    c.sync(s)
+    events = [json.loads(line) for line in open(os.environ["PRISM_TEST_LOG"])]
+    texts = {e["id"]: e["text"] for e in events if e["event"] == "site"}
+    seen = [texts[e["site"]].split(" < ")[0] for e in events if e["event"] == "op"]
+    assert seen == [f"nccl_capture.py:{line} in call" for line in lines], (seen, lines)
+
+
 def run(name, options, work):
     function, world, controller = SCENARIOS[name]
     place = work / name
@@ -465,7 +492,7 @@ def run(name, options, work):
         time.sleep(0.02)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PRISM_")}
     environment.update(LD_PRELOAD=":".join(str((options.shims / n).resolve()) for n in ("libcuda.so.1", "libnccl.so.2")),
-                       PRISM_REAL_LIBCUDA=options.cuda, PRISM_SOCKET=str(place / "s"), WORLD_SIZE=str(world))
+                       PRISM_REAL_LIBCUDA=options.cuda, PRISM_SOCKET=str(place / "s"), WORLD_SIZE=str(world), PRISM_TEST_LOG=str(place / "log"))
     ranks = [subprocess.Popen([sys.executable, __file__, "--scenario", name, "--rank", str(r), "--world", str(world)],
                               env=dict(environment, RANK=str(r)), stderr=subprocess.PIPE, text=True) for r in range(world)]
     failures = []
