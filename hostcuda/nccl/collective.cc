@@ -9,7 +9,7 @@ namespace {
 
 // Up to so many bytes of all contributions together a rank reduces everything itself: one round
 // less, the same bits.
-constexpr uint64_t kReduceAloneBytes = 128 * 1024;
+constexpr uint64_t kReduceAloneBytes = uint64_t{128} << 10;
 // Shares begin at cache lines of every type.
 constexpr uint64_t kShareElements = 64;
 
@@ -89,7 +89,7 @@ bool Communicator::ContributeCall() {
              "mismatched collectives: as collective number %llu of a communicator of %d ranks, %s "
              "called %s, but %s called %s; all "
              "ranks must make the same calls in the same order",
-             static_cast<unsigned long long>(index + 1), ranks_, segment_->NameOf(rank_).c_str(),
+             static_cast<unsigned long long>(index) + 1, ranks_, segment_->NameOf(rank_).c_str(),
              Describe(signature).c_str(), segment_->NameOf(first).c_str(),
              Describe(other).c_str()));
   return false;

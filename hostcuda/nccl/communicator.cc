@@ -66,7 +66,8 @@ Communicator::Communicator(const CommunicatorOptions& options, std::unique_ptr<S
 
 Communicator::~Communicator() { segment_->Depart(rank_, Departure::kDestroyed); }
 
-std::shared_ptr<Launch> Communicator::NewLaunch(std::vector<Operation> operations, int streams) {
+std::shared_ptr<Launch> Communicator::NewLaunch(const std::vector<Operation>& operations,
+                                                int streams) {
   std::lock_guard lock(mutex_);
   return std::make_shared<Launch>(shared_from_this(), std::move(operations), streams,
                                   next_ticket_++);
@@ -224,10 +225,10 @@ void Communicator::Finished(uint64_t ticket) {
 
 // ---- launches
 
-Launch::Launch(std::shared_ptr<Communicator> communicator, std::vector<Operation> operations,
+Launch::Launch(std::shared_ptr<Communicator> communicator, const std::vector<Operation>& operations,
                int streams, uint64_t ticket)
     : communicator_(std::move(communicator)), ticket_(ticket), arrived_(streams) {
-  for (Operation& op : operations)
+  for (const Operation& op : operations)
     (IsPointToPoint(op.kind) ? messages_ : collectives_).push_back(op);
 }
 

@@ -70,7 +70,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   /// Makes the next launch of this communicator out of validated operations; each of `streams`
   /// streams polls it.
-  std::shared_ptr<Launch> NewLaunch(std::vector<Operation> operations, int streams);
+  std::shared_ptr<Launch> NewLaunch(const std::vector<Operation>& operations, int streams);
 
   /// Returns the communicator's failure, success while there is none.
   Status AsyncError();
@@ -192,8 +192,8 @@ class Launch {
  public:
   enum class Poll { kDone, kPending, kFailed };
 
-  Launch(std::shared_ptr<Communicator> communicator, std::vector<Operation> operations, int streams,
-         uint64_t ticket);
+  Launch(std::shared_ptr<Communicator> communicator, const std::vector<Operation>& operations,
+         int streams, uint64_t ticket);
 
   /// Goes on as far as possible. `stream` is 0 .. streams - 1; *wake_at_ns is lowered to when it
   /// wants to be polled at the latest.

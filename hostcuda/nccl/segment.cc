@@ -26,9 +26,9 @@ constexpr uint64_t kMagic = 0x6c63636e74736f68;  // "hostnccl"
 constexpr uint32_t kVersion = 1;
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kBackingBytes = 4 * kPage;
-constexpr uint64_t kMinSlotBytes = 64 * 1024;
-constexpr uint64_t kMaxSlotBytes = 512 * 1024;
-constexpr uint64_t kStepBytesPerSlotIndex = 16 * 1024 * 1024;
+constexpr uint64_t kMinSlotBytes = uint64_t{64} << 10;
+constexpr uint64_t kMaxSlotBytes = uint64_t{512} << 10;
+constexpr uint64_t kStepBytesPerSlotIndex = uint64_t{16} << 20;
 constexpr uint64_t kSecond = 1'000'000'000;
 constexpr int kLivenessSample = 8;
 constexpr uint32_t kReady = 1;  // bits of SegmentHeader::ready
@@ -245,7 +245,7 @@ Status Segment::Open(const SegmentOptions& options) {
                  path_.c_str());
   }
   if (header_->ranks != static_cast<uint32_t>(options.ranks)) {
-    const Status mismatch =
+    Status mismatch =
         Error(Code::kInvalidArgument,
               "rank %d joins a communicator of %d ranks, other members one of %u with the same id",
               options.rank, options.ranks, header_->ranks);
@@ -295,7 +295,7 @@ Status Segment::Enter(const SegmentOptions& options, const std::atomic<bool>& ca
   Member& me = self();
   uint32_t absent = 0;
   if (!me.joined.compare_exchange_strong(absent, 1)) {
-    const Status twice =
+    Status twice =
         Error(Code::kInvalidUsage, "rank %d joined the communicator twice: processes %d and %d",
               rank_, me.pid, getpid());
     Fail(twice);
@@ -327,7 +327,7 @@ Status Segment::Enter(const SegmentOptions& options, const std::atomic<bool>& ca
     if (Status failure = Failure(); !failure.ok()) return failure;
     if ((ready & kReady) != 0) break;
     if (cancelled.load(std::memory_order_relaxed)) {
-      const Status gone =
+      Status gone =
           Error(Code::kRemoteError, "%s gave up while the communicator was being initialized",
                 NameOf(rank_).c_str());
       Fail(gone);
@@ -342,7 +342,7 @@ Status Segment::Enter(const SegmentOptions& options, const std::atomic<bool>& ca
           (rank + seconds + rank_) % (ranks_ / kLivenessSample) != 0)
         continue;
       if (!Alive(other)) {
-        const Status gone =
+        Status gone =
             Error(Code::kRemoteError, "%s ended while the communicator was being initialized",
                   NameOf(rank).c_str());
         Fail(gone);
