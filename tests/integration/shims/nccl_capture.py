@@ -71,7 +71,9 @@ class Cuda:
     def put(self, address, values):
         host = (C.c_float * len(values))(*values)
         self.check(self.cu.cuMemcpyHtoD_v2(address, host, C.c_size_t(4 * len(values))))
-        self.check(self.cu.cuCtxSynchronize())  # a small copy from pageable memory may return before it has arrived
+        # A small copy from pageable memory may return before it has arrived. Only its own stream is awaited: another thread's
+        # may wait for a peer whose thread waits here.
+        self.check(self.cu.cuStreamSynchronize(None))
 
     def get(self, address, count):
         host = (C.c_float * count)()
