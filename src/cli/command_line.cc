@@ -130,7 +130,8 @@ int RunVerb(Verb& verb, const std::vector<std::string>& flags, Invocation invoca
             bool separator) {
   SharedFlags shared;
   const auto app = MakeApp(verb, shared);
-  const int user_failure = verb.takes_command() ? kExitOwnFailure : kExitUser;
+  const bool runs_program = verb.takes_command() && (separator || !verb.command_optional());
+  const int user_failure = runs_program ? kExitOwnFailure : kExitUser;
   const auto fail = [&](const absl::Status& status, int code) {
     PrintProblem(std::string(status.message()), HintOf(status));
     if (shared.json) {
@@ -177,7 +178,8 @@ int RunVerb(Verb& verb, const std::vector<std::string>& flags, Invocation invoca
                          "leave out '--' and what follows"),
                 user_failure);
   }
-  if (verb.takes_command() && invocation.command.empty()) {
+  if (verb.takes_command() && invocation.command.empty() &&
+      (separator || !verb.command_optional())) {
     return fail(
         WithHint(
             absl::InvalidArgumentError(fmt::format("'prism {}' needs a command", verb.name())),
@@ -193,7 +195,7 @@ int RunVerb(Verb& verb, const std::vector<std::string>& flags, Invocation invoca
     code = absl::InternalError(fmt::format("prism {}: {}", verb.name(), error.what()));
   }
   if (!code.ok()) {
-    return fail(code.status(), verb.takes_command() ? kExitOwnFailure : ExitCodeOf(code.status()));
+    return fail(code.status(), runs_program ? kExitOwnFailure : ExitCodeOf(code.status()));
   }
   // A full disk or a closed pipe must not look like success.
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {

@@ -57,6 +57,8 @@ class Verb {
   virtual const char* examples() const { return ""; }
   /// True for `prism verb [flags] -- command`.
   virtual bool takes_command() const { return false; }
+  /// True where the command may be left out (prism check DIR, prism check -- command).
+  virtual bool command_optional() const { return false; }
   virtual void AddOptions(CLI::App& app) = 0;
   /// Returns the exit code. An error is printed by main and becomes the exit code that fits it.
   virtual absl::StatusOr<int> Run(const Invocation& invocation) = 0;

@@ -4,8 +4,10 @@ namespace prism::cli {
 
 std::vector<std::unique_ptr<Verb>> AllVerbs() {
   std::vector<std::unique_ptr<Verb>> verbs;
+  verbs.push_back(MakeRunVerb());
   verbs.push_back(MakeCaptureVerb());
   verbs.push_back(MakeInspectVerb());
+  verbs.push_back(MakeCheckVerb());
   verbs.push_back(MakeDoctorVerb());
   return verbs;
 }

@@ -1,0 +1,64 @@
+// prism run: capture a program, then predict and report, each as its own verb does it.
+#include <algorithm>
+
+#include "fmt/format.h"
+#include "src/base/log.h"
+#include "src/cli/capture_options.h"
+#include "src/cli/capture_session.h"
+#include "src/cli/command_line.h"
+#include "src/cli/verbs.h"
+
+namespace prism::cli {
+namespace {
+
+class RunVerb final : public Verb {
+ public:
+  const char* name() const override { return "run"; }
+  const char* summary() const override {
+    return "Capture a program, predict its step time, and report";
+  }
+  const char* examples() const override {
+    return "  prism run --target h200x8:2 -- torchrun --nnodes 2 --nproc-per-node 8 train.py\n";
+  }
+  bool takes_command() const override { return true; }
+  void AddOptions(CLI::App& app) override { flags_.AddTo(app); }
+
+  absl::StatusOr<int> Run(const Invocation& invocation) override {
+    PRISM_ASSIGN_OR_RETURN(const CaptureOptions options, flags_.Options());
+    PRISM_ASSIGN_OR_RETURN(const CaptureResult result, RunCapture(options, invocation));
+    if (!result.reason.empty()) {
+      if (invocation.json) PrintJson("prism.capture", 1, result.Json());
+      const std::string why = result.diagnosis.has_value() ? "" : ": " + result.reason;
+      spdlog::error("the job failed after {:.1f} s{}; what there is, is in {}", result.seconds, why,
+                    result.job);
+      return result.exit_code;
+    }
+    spdlog::info("captured {} rank{}, {} communications, in {:.1f} s: {}", result.world,
+                 result.world == 1 ? "" : "s", result.operations, result.seconds, result.job);
+    // A prediction or report that fails is prism's failure; the program itself ended well.
+    for (const char* next : {"simulate", "report"}) {
+      const auto verbs = AllVerbs();
+      const bool known = std::any_of(verbs.begin(), verbs.end(), [&](const auto& verb) {
+        return std::string_view(verb->name()) == next;
+      });
+      if (!known) return absl::InternalError(fmt::format("this prism has no verb '{}'", next));
+      // With --json stdout carries one object: the report's.
+      std::vector<std::string> arguments{invocation.program, next, result.job};
+      if (invocation.json) {
+        if (std::string_view(next) == "simulate") continue;
+        arguments.emplace_back("--json");
+      }
+      if (RunCommandLine(verbs, arguments) != kExitOk) return kExitOwnFailure;
+    }
+    return result.exit_code;
+  }
+
+ private:
+  CaptureFlags flags_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> MakeRunVerb() { return std::make_unique<RunVerb>(); }
+
+}  // namespace prism::cli
