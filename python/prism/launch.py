@@ -155,6 +155,7 @@ class _Output:
         if self.read_end is not None:
             os.set_blocking(self.read_end, False)
         self._unfinished = b""
+        self.muted = False
 
     def started(self):
         """The child has its end."""
@@ -171,11 +172,19 @@ class _Output:
             if not data:
                 return False
             _write_all(self.log, data)
+            if self.muted:
+                continue
             if self.prefix:
                 # Whole lines only: those of several ranks meet on the terminal.
                 *lines, self._unfinished = (self._unfinished + data).split(b"\n")
                 data = b"".join(self.prefix + line + b"\n" for line in lines)
             _write_all(self.terminal, data)
+
+    def mute(self):
+        """Keeps the output from now on, and does not show it."""
+        if self.read_end is not None:
+            self.pump()
+        self.muted = True
 
     def finish(self):
         if self._unfinished:
@@ -423,6 +432,9 @@ class _Family:
                         self._stop()
                     if messages is None:
                         poller.unregister(descriptor)
+                    elif any(m["type"] == "mute" for m in messages):
+                        for output in self.all_outputs:
+                            output.mute()
                 elif not self.outputs[descriptor].pump():
                     poller.unregister(descriptor)
                     del self.outputs[descriptor]

@@ -74,6 +74,14 @@ uint32_t ValuesNumber(const std::string& values) {
   return values == "cpu" ? 2 : values == "control" ? 1 : 0;
 }
 
+void RemoveSharedMemoryOf(const std::string& session) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator("/dev/shm", error)) {
+    if (entry.path().filename().string().find(session) != std::string::npos)
+      unlink(entry.path().c_str());
+  }
+}
+
 // The folder of this run's sockets, removed with everything in it.
 class RuntimeFolder {
  public:
@@ -85,8 +93,14 @@ class RuntimeFolder {
       return WithHint(ErrnoStatus(errno, "create " + path),
                       "set TMPDIR to a directory that can be written");
     }
+    if (std::FILE* file = std::fopen((path + "/pid").c_str(), "we")) {
+      fmt::print(file, "{}\n", getpid());
+      std::fclose(file);
+    }
     return std::unique_ptr<RuntimeFolder>(new RuntimeFolder(path));
   }
+  /// Name that this run's shared memory carries.
+  static std::string SessionOf(const fs::path& folder) { return folder.filename().string(); }
   ~RuntimeFolder() {
     std::error_code error;
     fs::remove_all(path_, error);
@@ -94,6 +108,23 @@ class RuntimeFolder {
   const std::string& path() const { return path_; }
 
  private:
+  // What a prism left that was killed: folders whose process is gone, and the shared memory of
+  // their ranks.
+  static void RemoveStale(const std::string& parent) {
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(parent, error)) {
+      const std::string name = entry.path().filename().string();
+      if (name.rfind("prism-", 0) != 0 || !fs::is_regular_file(entry.path() / "pid", error))
+        continue;
+      std::FILE* file = std::fopen((entry.path() / "pid").c_str(), "re");
+      int pid = 0;
+      const bool read = file != nullptr && std::fscanf(file, "%d", &pid) == 1;
+      if (file != nullptr) std::fclose(file);
+      if (!read || pid <= 0 || kill(pid, 0) == 0 || errno != ESRCH) continue;
+      RemoveSharedMemoryOf(SessionOf(entry.path()));
+      fs::remove_all(entry.path(), error);
+    }
+  }
   explicit RuntimeFolder(std::string path) : path_(std::move(path)) {}
   const std::string path_;
 };
@@ -250,7 +281,7 @@ absl::Status Session::Prepare() {
 }
 
 void Session::BuildEnvironment() {
-  session_name_ = fmt::format("prism-{}", fs::path(runtime_->path()).filename().string().substr(6));
+  session_name_ = RuntimeFolder::SessionOf(runtime_->path());
   auto& env = environment_;
   env["PRISM_CONTROL"] = runtime_->path() + "/control";
   env["PRISM_JOB"] = job_->path();
@@ -588,6 +619,8 @@ void Session::Watch() {
   if (const Diagnosis* diagnosis = coordinator.diagnosis();
       diagnosis != nullptr && diagnosed_ns_ == 0) {
     diagnosed_ns_ = now_ns;
+    // What the ranks say from now on follows from the abort; it is kept in their logs.
+    for (auto& [fd, zygote] : zygotes_) Tell(zygote, {{"type", "mute"}});
     spdlog::error("{}", diagnosis->Text());
     if (!diagnosis->hint.empty()) fmt::print(stderr, "hint: {}\n", diagnosis->hint);
     Json json;

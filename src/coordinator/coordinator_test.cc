@@ -392,7 +392,7 @@ TEST_F(CoordinatorTest, WrongCountNamesTheOddRankAndBothCallSites) {
   EXPECT_EQ(d->kind, "mismatch");
   EXPECT_EQ(d->headline, "AllReduce #2 of communicator 1: rank 2 disagrees with the other 3");
   ASSERT_EQ(d->parties.size(), 2u);
-  EXPECT_EQ(d->parties[0].text, "calls AllReduce int32 sum, 8 elements");
+  EXPECT_EQ(d->parties[0].text, "call AllReduce int32 sum, 8 elements");
   EXPECT_EQ(d->parties[0].call_site, "train.py:42 in step");
   EXPECT_EQ(d->parties[1].ranks, std::vector<uint32_t>{2});
   EXPECT_EQ(d->parties[1].text, "calls AllReduce int32 sum, 7 elements");
@@ -426,7 +426,7 @@ TEST_P(DisagreementTest, IsNamedOnBothSides) {
   const Diagnosis* d = coordinator_->diagnosis();
   ASSERT_NE(d, nullptr);
   EXPECT_EQ(d->kind, "mismatch");
-  EXPECT_EQ(d->parties[0].text, "calls Reduce int32 sum to member 1, 8 elements");
+  EXPECT_EQ(d->parties[0].text, "call Reduce int32 sum to member 1, 8 elements");
   EXPECT_EQ(d->parties[1].text, GetParam().expected);
   EXPECT_EQ(d->parties[1].ranks, std::vector<uint32_t>{1});
 }

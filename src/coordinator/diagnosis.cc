@@ -16,13 +16,15 @@ using Member = Wait::Member;
 
 // Ranks that expected the same at the same place become one party, largest first, so that the odd
 // one comes last.
-std::vector<Party> GroupByExpectation(const std::vector<Member>& members, const char* verb) {
+std::vector<Party> GroupByExpectation(const std::vector<Member>& members, const char* one,
+                                      const char* several) {
   std::map<std::pair<std::string, std::string>, std::vector<uint32_t>> groups;
   for (const Member& member : members)
     groups[{member.expectation, member.call_site}].push_back(member.rank);
   std::vector<Party> parties;
   for (auto& [key, ranks] : groups)
-    parties.push_back({ranks, fmt::format("{} {}", verb, key.first), key.second});
+    parties.push_back(
+        {ranks, fmt::format("{} {}", ranks.size() == 1 ? one : several, key.first), key.second});
   std::stable_sort(parties.begin(), parties.end(),
                    [](const Party& a, const Party& b) { return a.ranks.size() > b.ranks.size(); });
   return parties;
@@ -149,7 +151,7 @@ Diagnosis DiagnoseMismatch(const Wait& wait) {
   std::vector<Member> callers;
   std::copy_if(wait.members.begin(), wait.members.end(), std::back_inserter(callers),
                [](const Member& m) { return m.called; });
-  diagnosis.parties = GroupByExpectation(callers, "calls");
+  diagnosis.parties = GroupByExpectation(callers, "calls", "call");
   // The same expectation at two places is not news: what differs is what was asked for.
   std::map<std::string, std::vector<uint32_t>> wanted;
   for (const Member& member : callers) wanted[member.expectation].push_back(member.rank);
@@ -196,7 +198,7 @@ Diagnosis DiagnoseBlocked(const std::vector<Wait>& waits, const std::vector<Rank
     Diagnosis diagnosis = About(wait);
     diagnosis.kind = "missing";
     diagnosis.headline = fmt::format("{}: {} did not come", wait.name, Ranks(absent));
-    diagnosis.parties = GroupByExpectation(Waiting(wait), "wait in");
+    diagnosis.parties = GroupByExpectation(Waiting(wait), "waits in", "wait in");
     std::map<std::pair<std::string, std::string>, Party> elsewhere;
     for (const uint32_t rank : absent) {
       RankState unknown;
@@ -302,7 +304,8 @@ Diagnosis DiagnoseEnd(const RankState& gone, const std::vector<Wait>& waits) {
   diagnosis.headline = fmt::format("rank {} {}", gone.rank, end.Text());
   if (concerned != nullptr)
     diagnosis.headline += fmt::format(", while {} needs it", concerned->name);
-  if (concerned != nullptr) diagnosis.parties = GroupByExpectation(Waiting(*concerned), "wait in");
+  if (concerned != nullptr)
+    diagnosis.parties = GroupByExpectation(Waiting(*concerned), "waits in", "wait in");
   diagnosis.parties.push_back(Elsewhere(gone));
   diagnosis.hint = end.signal == SIGKILL ? "SIGKILL without a cause of prism's is often the "
                                            "kernel's out-of-memory killer: see dmesg"

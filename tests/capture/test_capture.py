@@ -1,0 +1,187 @@
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from conftest import PROGRAMS, ROOT
+
+FAULTS = ROOT / "examples/faults.py"
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+def test_collectives_have_their_values_and_the_job_is_sealed(prism):
+    result = prism.capture("torchrun", "--nproc-per-node", 4, PROGRAMS / "collectives.py", flags=("--values", "cpu", "--tee", "all"))
+    assert result.code == 0, result.err
+    lines = [line for line in result.out.splitlines() if "good" in line]
+    assert sorted(line.split(" good")[0] for line in lines) == [f"[rank{r}]: rank {r} of 4" for r in range(4)]
+    job = result.read("job.json")
+    assert job["state"] == "complete" and job["world"] == 4 and job["exit_code"] == 0
+    assert len(list((result.job / "trace").glob("rank-*.prt"))) == 4
+    assert (result.job / "ranks/00003/stdout.log").read_text().startswith("rank 3 of 4 good")
+    communicators = result.read("matching.json")["communicators"]
+    assert communicators[0]["ranks"] == [0, 1, 2, 3]
+    assert {"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Send"} <= set(communicators[0]["operations"])
+
+
+def test_forked_ranks_are_small(prism):
+    result = prism.capture("torchrun", "--nproc-per-node", 4, PROGRAMS / "collectives.py", flags=("--tee", "all", "--exact-payload", "64MiB"))
+    private = [int(line.split("private ")[1].split()[0]) for line in result.out.splitlines() if "private" in line]
+    assert len(private) == 4 and max(private) < 60 * 1024, private
+
+
+FAULT_TABLE = [
+    # fault, what the headline says, what the odd rank's party says
+    ("count", "AllReduce #6 of communicator 1: rank 2 disagrees with the other 3", "1001 elements"),
+    ("type", "AllReduce #6 of communicator 1: rank 2 disagrees with the other 3", "float16"),
+    ("root", "Broadcast #5 of communicator 1: rank 2 disagrees with the other 3", "from member 2"),
+    ("op", "call #6 of communicator 1: rank 2 disagrees with the other 3", "AllGather float32"),
+    ("missing", "call #6 of communicator 1: rank 2 disagrees with the other 3", "Broadcast float32"),
+    ("exit", "rank 2 exited with code 0, while AllReduce #6 of communicator 1 needs it", "exited with code 0"),
+    ("raise", "rank 2 exited with code 1: RuntimeError: rank 2 met a bad sample", "RuntimeError"),
+    ("kill", "rank 2 was killed by SIGKILL (9)", "killed by SIGKILL"),
+]
+
+
+@pytest.mark.parametrize("fault, headline, odd", FAULT_TABLE, ids=[row[0] for row in FAULT_TABLE])
+def test_fault_is_named_with_both_sides(prism, fault, headline, odd):
+    result = prism.capture("torchrun", "--nproc-per-node", 4, FAULTS, "--fault", fault, "--fault-rank", 2)
+    assert result.code not in (0, 125), result.err
+    diagnosis = result.read("diagnosis.json")
+    assert diagnosis["headline"].startswith(headline)
+    assert headline in result.err
+    assert any(party["ranks"] == [2] and odd in party["text"] for party in diagnosis["parties"]), diagnosis
+    if fault not in ("raise", "kill"):
+        assert any(party["ranks"] == [0, 1, 3] for party in diagnosis["parties"]), diagnosis
+    if fault == "count":
+        assert [party["call_site"].split(" < ")[0] for party in diagnosis["parties"]] == ["faults.py:35 in average"] * 2
+        assert "average_faulty" in diagnosis["parties"][1]["call_site"]
+    job = result.read("job.json")
+    assert job["state"] == "failed" and job["reason"] == diagnosis["headline"]
+
+
+def test_rank_that_waits_elsewhere_is_named_when_all_are_blocked(prism):
+    result = prism.capture("torchrun", "--nproc-per-node", 3, PROGRAMS / "hang.py", "lock")
+    assert result.code == 1
+    diagnosis = result.read("diagnosis.json")
+    assert diagnosis["kind"] == "missing"
+    assert diagnosis["headline"] == "AllReduce #2 of communicator 1: rank 1 did not come"
+    assert any("hang.py:29" in party["call_site"] for party in diagnosis["parties"])
+
+
+def test_sends_that_wait_for_each_other_are_a_cycle(prism):
+    result = prism.capture("torchrun", "--nproc-per-node", 2, PROGRAMS / "hang.py", "send")
+    assert result.code == 1
+    assert result.read("diagnosis.json")["kind"] == "cycle"
+    assert result.read("diagnosis.json")["headline"] == "ranks 0,1 wait for each other in a cycle"
+
+
+def test_rank_that_sleeps_is_awaited_and_an_interrupt_ends_the_job(prism):
+    started = time.monotonic()
+    process = prism.start("capture", "--job", prism.job, "--", "torchrun", "--nproc-per-node", 2, PROGRAMS / "hang.py", "sleep")
+    err = ""
+    while "waiting for rank 1" not in err:
+        line = process.stderr.readline()
+        assert line, err
+        err += line
+        assert time.monotonic() - started < 120, err
+    assert "rank 0 waits in AllReduce #2" in err
+    process.send_signal(signal.SIGINT)
+    asked = time.monotonic()
+    result = prism.finish(process, started)
+    assert result.code == 130
+    assert time.monotonic() - asked < 15
+    assert result.read("job.json")["reason"] == "stopped by Interrupt"
+
+
+def test_controller_that_is_killed_leaves_no_rank_and_an_interrupted_job(prism):
+    process = prism.start("capture", "--job", prism.job, "--", "torchrun", "--nproc-per-node", 2, PROGRAMS / "hang.py", "sleep")
+    deadline = time.monotonic() + 120
+    while len(list((prism.job / "trace").glob("*.prt"))) < 2:
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.2)
+    process.kill()
+    process.communicate()
+    time.sleep(3)
+    inspected = prism("check", prism.job, "--json")
+    assert json.loads(inspected.out)["state"] == "interrupted"
+    assert inspected.code == 1
+    again = prism.capture("python", "-c", "import torch; torch.zeros(1, device='cuda')", flags=("--force",))
+    assert again.code == 0
+
+
+def test_what_a_rank_leaves_running_is_ended(prism):
+    result = prism.capture("python", PROGRAMS / "children.py")
+    assert result.code == 0 and "started" in result.out
+
+
+def test_memory_has_owners_and_a_caught_out_of_memory_is_kept(prism):
+    result = prism.capture("python", PROGRAMS / "trains.py")
+    assert result.code == 0, result.err
+    assert "caught CUDA out of memory. Tried to allocate 1024.00 GiB" in result.out
+    memory = result.read("ranks/00000/memory.json")
+    assert memory["failures"] == []
+    assert memory["owners"]["parameters"] == 4_000_000
+    assert memory["owners"]["gradients"] == 4_000_000
+    assert memory["owners"]["optimizer_state"] == 8_000_000
+    assert memory["out_of_memory"][0]["requested_bytes"] == 1 << 40
+    device = memory["devices"][0]
+    assert device["max_allocated_bytes"] == sum(memory["owners"].values())
+
+
+def test_script_that_calls_torchrun(prism, tmp_path):
+    script = tmp_path / "pretrain.sh"
+    script.write_text(f"set -e\nexport OMP_NUM_THREADS=1\ntorchrun --nproc-per-node 2 {PROGRAMS}/collectives.py\necho after\n")
+    result = prism.capture("bash", script, flags=("--exact-payload", "64MiB", "--values", "cpu"))
+    assert result.code == 0, result.err
+    assert "rank 0 of 2 good" in result.out and result.out.endswith("after\n")
+    assert result.read("job.json")["world"] == 2
+
+
+def test_ranks_as_interpreters_of_their_own(prism):
+    result = prism.capture("python", "-m", "torch.distributed.run", "--nproc-per-node", 2, PROGRAMS / "collectives.py", flags=("--launch", "spawn", "--values", "cpu"))
+    assert result.code == 0, result.err
+    assert "rank 0 of 2 good" in result.out
+
+
+def test_environment_is_what_torchrun_sets(prism):
+    code = "import os, json; print(json.dumps({k: v for k, v in os.environ.items() if k in %r}))" % (
+        ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "TORCHELASTIC_USE_AGENT_STORE", "OMP_NUM_THREADS", "PRISM_RANK"],)
+    program = prism.job.parent / "environment.py"
+    program.write_text(code)
+    result = prism.capture("torchrun", "--nnodes", 2, "--nproc-per-node", 2, program, flags=("--device", "none", "--target", "h200x2:2"))
+    assert result.code == 0, result.err
+    seen = json.loads((result.job / "ranks/00003/stdout.log").read_text())
+    assert seen == {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1", "MASTER_ADDR": "127.0.0.1",
+                    "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize("arguments", [["-m", "probe", "x"], ["probe.py", "x"], ["-c", "import probe", "x"]], ids=["module", "script", "code"])
+def test_program_sees_what_the_interpreter_would_show_it(prism, tmp_path, arguments):
+    (tmp_path / "probe.py").write_text("import sys, __main__\nprint(sys.argv[1:], sys.path[0], __name__, getattr(__main__, '__file__', None))\n")
+    command = [sys.executable, *arguments]
+    plain = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, check=True).stdout
+    result = prism.capture(*command, flags=("--device", "none"), cwd=tmp_path)
+    assert result.code == 0, result.err
+    assert result.out == plain
+
+
+def test_exit_code_is_the_programs(prism):
+    assert prism.capture("python", "-c", "import sys; sys.exit(7)", flags=("--device", "none")).code == 7
+
+
+def test_json_is_one_object_on_stdout(prism):
+    result = prism.capture("torchrun", "--nproc-per-node", 2, FAULTS, flags=("--json", "--tee", "none"))
+    answer = json.loads(result.out)
+    assert answer["schema"] == "prism.capture" and answer["schema_version"] == 1
+    assert answer["state"] == "complete" and answer["world"] == 2 and answer["operations"] == 10
+
+
+def test_check_of_a_program_reports_its_structure(prism):
+    result = prism("check", "--job", prism.job, "--", "torchrun", "--nproc-per-node", 2, FAULTS)
+    assert result.code == 0, result.err
+    assert "sound" in result.out
+    wrong = prism("check", "--job", prism.job, "--force", "--", "torchrun", "--nproc-per-node", 2, FAULTS, "--fault", "count")
+    assert wrong.code == 1 and "not sound" in wrong.out
