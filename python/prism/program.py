@@ -76,9 +76,9 @@ class Program:
         except OSError as error:
             print(f"{sys.executable}: can't open file {os.path.abspath(self.target)!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
             raise SystemExit(2) from None
-        main.__file__ = self.target
+        main.__file__ = os.path.abspath(self.target)
         main.__cached__ = None
-        exec(compile(source, self.target, "exec"), main.__dict__)
+        exec(compile(source, main.__file__, "exec"), main.__dict__)
 
 
 def _is_archive(path):

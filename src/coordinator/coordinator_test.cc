@@ -488,13 +488,15 @@ TEST_F(CoordinatorTest, RankThatDoesNotComeIsNamedWhenAllAreBlocked) {
 TEST_F(CoordinatorTest, RankThatSleepsForATimeIsAwaitedWithAStatusLine) {
   Start(2);
   const uint32_t comm = World();
-  PostAndArrive(0, {Record(comm, Op::kAllReduce, 8)});
+  Site(0, 1, "train.py:12 in step < train.py:40 in main");
+  PostAndArrive(0, {Record(comm, Op::kAllReduce, 8)}, 1);
   auto idle = AllIdle(60 * kSecond);
   idle[1].timed_sleep = true;
   Tick(60 * kSecond, idle);
   EXPECT_EQ(coordinator_->diagnosis(), nullptr);
   EXPECT_EQ(coordinator_->Status(now_),
-            "waiting for rank 1: rank 0 waits in AllReduce #1 of communicator 1");
+            "waiting for rank 1: rank 0 waits in AllReduce #1 of communicator 1 at train.py:12 in "
+            "step < train.py:40 in main");
 }
 
 TEST_F(CoordinatorTest, BusyRankIsAwaited) {

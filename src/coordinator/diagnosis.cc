@@ -328,7 +328,7 @@ std::string StatusLine(const std::vector<Wait>& waits) {
   if (best == nullptr) return "";
   std::vector<uint32_t> waiting;
   for (const Member& member : Waiting(*best)) waiting.push_back(member.rank);
-  const std::string& site = Waiting(*best).front().call_site;
+  const std::string site = Waiting(*best).front().call_site;
   return fmt::format("waiting for {}: {} wait{} in {}{}", Ranks(Missing(*best)), Ranks(waiting),
                      waiting.size() == 1 ? "s" : "", best->name, At(site));
 }

@@ -68,7 +68,7 @@ def test_rank_that_waits_elsewhere_is_named_when_all_are_blocked(prism):
     diagnosis = result.read("diagnosis.json")
     assert diagnosis["kind"] == "missing"
     assert diagnosis["headline"] == "AllReduce #2 of communicator 1: rank 1 did not come"
-    assert any("hang.py:29" in party["call_site"] for party in diagnosis["parties"])
+    assert any("hang.py:27" in party["call_site"] for party in diagnosis["parties"])
 
 
 def test_sends_that_wait_for_each_other_are_a_cycle(prism):
