@@ -6,6 +6,8 @@ std::vector<std::unique_ptr<Verb>> AllVerbs() {
   std::vector<std::unique_ptr<Verb>> verbs;
   verbs.push_back(MakeRunVerb());
   verbs.push_back(MakeCaptureVerb());
+  verbs.push_back(MakeSimulateVerb());
+  verbs.push_back(MakeReportVerb());
   verbs.push_back(MakeInspectVerb());
   verbs.push_back(MakeCheckVerb());
   verbs.push_back(MakeDoctorVerb());

@@ -12,6 +12,8 @@ namespace prism::cli {
 std::unique_ptr<Verb> MakeRunVerb();
 std::unique_ptr<Verb> MakeCaptureVerb();
 std::unique_ptr<Verb> MakeCheckVerb();
+std::unique_ptr<Verb> MakeSimulateVerb();
+std::unique_ptr<Verb> MakeReportVerb();
 std::unique_ptr<Verb> MakeInspectVerb();
 std::unique_ptr<Verb> MakeDoctorVerb();
 

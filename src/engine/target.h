@@ -68,7 +68,7 @@ struct Gpu {
 
 struct Target {
   std::string text;  // as parsed
-  Gpu gpu;
+  Gpu gpu = {};
   uint32_t gpus_per_node = 8;
   uint32_t nodes = 1;
 

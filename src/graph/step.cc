@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
@@ -13,6 +14,7 @@
 namespace prism::graph {
 namespace {
 
+using trace::CommOp;
 using trace::kFnvOffset;
 using trace::kFnvPrime;
 using trace::MarkKind;
@@ -372,6 +374,48 @@ absl::StatusOr<Steps> StepsByPeriod(Graph* graph, TokenDetail detail) {
   return steps;
 }
 
+// Steps end where the optimizer has run.
+absl::StatusOr<Steps> StepsByOptimizer(Graph* graph) {
+  Steps steps;
+  steps.method = Steps::Method::kOptimizer;
+  size_t count = SIZE_MAX, without = 0;
+  std::vector<size_t> ranks(graph->programs.size(), 0);
+  for (const Rank& rank : graph->ranks) ++ranks[rank.program];
+  for (size_t p = 0; p < graph->programs.size(); ++p) {
+    std::vector<Place> ends;
+    const std::vector<Token> tokens = Tokens(graph->programs[p], TokenDetail::kNames);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      if (!tokens[i].optimizer) continue;
+      // Communications of a sharded optimizer lie between its kernels.
+      const bool goes_on =
+          tokens[i].optimizer_last && i + 1 < tokens.size() && tokens[i + 1].optimizer;
+      if (!goes_on) ends.push_back(tokens[i].place);
+    }
+    if (ends.size() >= 2) {
+      count = std::min(count, ends.size() - 1);
+    } else {
+      ends.clear();
+      without += ranks[p];
+    }
+    steps.ends.push_back(std::move(ends));
+  }
+  if (count == SIZE_MAX)
+    return NoSteps("nothing that the ranks do repeats, and no optimizer is recognised");
+  for (std::vector<Place>& ends : steps.ends) {
+    if (ends.size() > count + 1)
+      ends.erase(ends.begin(), ends.end() - static_cast<std::ptrdiff_t>(count + 1));
+  }
+  steps.classes.assign(count, Steps::kTraining);
+  steps.class_names = {"training"};
+  steps.notes.push_back(
+      "what the ranks do differs from step to step (it depends on values): a step ends where the "
+      "optimizer runs");
+  if (without > 0)
+    steps.notes.push_back(
+        absl::StrCat(without, " ranks run no optimizer and do not count for the step's end"));
+  return steps;
+}
+
 }  // namespace
 
 std::vector<Token> Tokens(const Program& program, TokenDetail detail) {
@@ -382,12 +426,14 @@ std::vector<Token> Tokens(const Program& program, TokenDetail detail) {
     kernel_optimizer[i] = IsOptimizerKernel(program.kernels[i].name);
   }
   std::vector<uint64_t> span_hash(program.spans.size());
-  std::vector<bool> span_optimizer(program.spans.size(), false);
+  std::vector<bool> span_optimizer(program.spans.size(), false),
+      span_optimizer_last(program.spans.size(), false);
   for (size_t i = 0; i < program.spans.size(); ++i) {
     uint64_t names = kFnvOffset;
     for (uint32_t k : program.spans[i].kernels) {
       names = Mix(names, kernel_hash[k]);
       if (kernel_optimizer[k]) span_optimizer[i] = true;
+      span_optimizer_last[i] = kernel_optimizer[k];
     }
     span_hash[i] = detail == TokenDetail::kShapes ? program.spans[i].hash : names;
   }
@@ -400,11 +446,19 @@ std::vector<Token> Tokens(const Program& program, TokenDetail detail) {
     if (op.kind == OpKind::kSpan) {
       next.span = Mix(next.span == 0 ? kFnvOffset : next.span, span_hash[op.a]);
       next.optimizer = next.optimizer || span_optimizer[op.a];
+      next.optimizer_last = span_optimizer_last[op.a];
       if (!single) continue;
     } else if (op.kind == OpKind::kComm) {
       next.comm = kFnvOffset;
+      bool exchange = false;
       for (uint32_t i = place.op; i < place.op + op.detail; ++i) {
         const Call& call = program.calls[ops[i].a];
+        if (detail == TokenDetail::kNames && !IsCollective(call.op)) {
+          // How many messages an exchange has depends on the data: empty ones are not sent.
+          if (!std::exchange(exchange, true))
+            next.comm = Mix(next.comm, static_cast<uint64_t>(CommOp::kSend));
+          continue;
+        }
         next.comm =
             Mix(next.comm, uint64_t{call.participant} << 32 | static_cast<uint32_t>(call.op));
         // Peers are not compared: programs do not know them, and a pipeline's neighbours do not
@@ -480,6 +534,11 @@ absl::StatusOr<Steps> DetectSteps(Graph* graph, const StepOptions& options) {
         by_names->notes.push_back(
             "shapes differ from step to step: steps were told by the names of kernels and calls");
         steps = std::move(by_names);
+      }
+    }
+    if (!steps.ok()) {
+      if (absl::StatusOr<Steps> by_optimizer = StepsByOptimizer(graph); by_optimizer.ok()) {
+        steps = std::move(by_optimizer);
       }
     }
   }

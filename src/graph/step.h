@@ -28,10 +28,11 @@ namespace prism::graph {
 
 /// One element of a rank's work.
 struct Token {
-  uint64_t comm = 0;       // hash of the communication; 0: none, the token is a span
-  uint64_t span = 0;       // hash of the spans since the token before; 0: none
-  bool optimizer = false;  // one of those spans contains optimizer kernels
-  Place place;             // the communication, or the span
+  uint64_t comm = 0;            // hash of the communication; 0: none, the token is a span
+  uint64_t span = 0;            // hash of the spans since the token before; 0: none
+  bool optimizer = false;       // one of those spans contains optimizer kernels
+  bool optimizer_last = false;  // they end with one
+  Place place;                  // the communication, or the span
 
   friend bool operator==(const Token& x, const Token& y) {
     return x.comm == y.comm && x.span == y.span;
@@ -61,7 +62,7 @@ struct StepOptions {
 };
 
 struct Steps {
-  enum class Method { kPeriod, kNames, kMark, kCalls };
+  enum class Method { kPeriod, kNames, kOptimizer, kMark, kCalls };
   Method method = Method::kPeriod;
   /// Of each program: the operation that ends step k. ends[p][0] is the beginning of the first
   /// step: the steps are 0 .. count()-1, step k from ends[p][k] to ends[p][k + 1]. A place without

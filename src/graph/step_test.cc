@@ -172,6 +172,38 @@ TEST_F(StepTest, CallsOfACommunicatorDelimitSteps) {
   EXPECT_EQ(Detect({.world = 2}, {.comm = 9}).status().code(), absl::StatusCode::kNotFound);
 }
 
+// Routing by value: the number of kernels and of messages differs in every step.
+TEST_F(StepTest, OptimizerDelimitsStepsThatDifferInEverything) {
+  std::filesystem::create_directory(directory_ + "/trace");
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    trace::Writer w;
+    ASSERT_EQ(w.Open((directory_ + "/" + TraceName(rank)).c_str(), rank, 2), 0);
+    const uint32_t stream = w.AddStream(0, 0, "default"), one[3] = {1, 1, 1}, world[] = {0, 1};
+    w.Communicator({1, 2, rank, 0, 0}, world);
+    const auto launch = [&](const std::string& name) {
+      w.Launch(stream, w.Kernel(trace::KernelKind::kKernel, name, one, one, 0, 0));
+    };
+    trace::CallRecord call{};
+    call.comm = 1;
+    call.peer = -1;
+    call.group = 1;
+    for (uint32_t step = 0; step < 5; ++step) {
+      for (uint32_t expert = 0; expert < 2 + step % 3 + rank * step; ++expert) launch("expert");
+      call.count = 10 + step * step;
+      w.Comm(stream, w.Call(call), step, trace::ValueSource::kExact);
+      launch("multi_tensor_apply_adam");
+      w.SyncStream(stream);
+    }
+    ASSERT_EQ(w.Close(0), 0);
+  }
+  graph_ = *LoadJob(directory_);
+  const auto steps = DetectSteps(&graph_);
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  EXPECT_EQ(steps->method, Steps::Method::kOptimizer);
+  EXPECT_EQ(steps->count(),
+            3u);  // between four ends: the optimizer's last run has no communication after it
+}
+
 TEST_F(StepTest, MarksDelimitSteps) {
   std::filesystem::create_directory(directory_ + "/trace");
   {

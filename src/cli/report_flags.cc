@@ -1,0 +1,62 @@
+#include "src/cli/report_flags.h"
+
+#include "CLI/CLI.hpp"
+#include "fmt/format.h"
+#include "src/base/status.h"
+
+namespace prism::cli {
+
+void ReportFlags::AddTo(CLI::App& app) {
+  app.add_option("DIR", directory_, "Job directory")->required();
+  app.add_option("--target", target_,
+                 "Machine to predict for: GPU[xCOUNT][:NODES]; the job's own by default")
+      ->type_name("TARGET");
+  app.add_option("--step-mark", step_mark_, "Steps begin at NVTX ranges or marks of this text")
+      ->type_name("TEXT");
+  app.add_option("--step-comm", step_comm_, "Steps end at collectives of this communicator")
+      ->type_name("NUMBER");
+  app.add_option("--step-every", step_every_, "with --step-comm: at every N-th one")
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--seed", seed_, "Seed of the draws")->type_name("N")->capture_default_str();
+  app.add_option("--jitter", jitter_, "Spread of every duration: sigma of a log-normal factor")
+      ->type_name("SIGMA");
+  app.add_option("--draws", draws_, "Evaluations with jitter, for percentiles")->type_name("N");
+  app.add_option("--timeline-ranks", timeline_ranks_, "Ranks in the timeline, evenly chosen")
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_flag("--allow-incomplete", allow_incomplete_,
+               "Go on with missing ranks and incomplete traces");
+}
+
+absl::StatusOr<report::ReportOptions> ReportFlags::Options() const {
+  const auto bad = [](const char* flag, auto value, const char* hint) {
+    return WithHint(absl::InvalidArgumentError(fmt::format("{} {} is out of range", flag, value)),
+                    hint);
+  };
+  if (step_every_ < 1) return bad("--step-every", step_every_, "--step-every 1");
+  if (draws_ < 0 || draws_ > 100'000) return bad("--draws", draws_, "--draws 100");
+  if (!(jitter_ >= 0 && jitter_ <= 1))
+    return bad("--jitter", jitter_, "--jitter 0.02 is two percent");
+  if (draws_ > 0 && jitter_ == 0) {
+    return WithHint(
+        absl::InvalidArgumentError("--draws without --jitter draws the same figure each time"),
+        "--jitter 0.02 is two percent");
+  }
+  if (timeline_ranks_ < 1 || timeline_ranks_ > 100'000) {
+    return bad("--timeline-ranks", timeline_ranks_, "--timeline-ranks 16");
+  }
+  report::ReportOptions o;
+  o.target = target_;
+  o.step.mark = step_mark_;
+  if (step_comm_ >= 0) o.step.comm = static_cast<uint32_t>(step_comm_);
+  o.step.every = static_cast<uint32_t>(step_every_);
+  o.seed = seed_;
+  o.jitter = jitter_;
+  o.draws = jitter_ > 0 && draws_ == 0 ? 100 : static_cast<uint32_t>(draws_);
+  o.timeline_ranks = static_cast<uint32_t>(timeline_ranks_);
+  o.allow_incomplete = allow_incomplete_;
+  return o;
+}
+
+}  // namespace prism::cli

@@ -1,0 +1,376 @@
+#include "src/report/prediction.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "src/base/status.h"
+#include "src/engine/communication_cost.h"
+#include "src/engine/cost_model.h"
+
+namespace prism::report {
+namespace {
+
+using engine::CostModel;
+using engine::Durations;
+using engine::Factors;
+using engine::Outcome;
+using graph::Graph;
+using graph::kNone;
+using graph::Op;
+using graph::OpKind;
+using graph::Steps;
+
+constexpr const char* kSourceNames[] = {"assumed", "modelled", "interpolated", "measured"};
+// Shares come from evaluating with one part of the durations this much longer.
+constexpr double kNudge = 0.01;
+// Beyond this many operations each further evaluation takes seconds; the shares are left out.
+constexpr uint64_t kMaxOpsForShares = 100'000'000;
+// A rank is waited for if the others wait this share of the step more than it does.
+constexpr double kStragglerShare = 0.02;
+
+// When step k ends (k = 0: begins): when the last rank gets there.
+std::vector<int64_t> StepEnds(const Outcome& outcome, size_t count) {
+  std::vector<int64_t> ends(count + 1, 0);
+  for (const engine::RankOutcome& rank : outcome.ranks) {
+    for (size_t k = 0; k < std::min(rank.probes.size(), count + 1); ++k)
+      ends[k] = std::max(ends[k], rank.probes[k]);
+  }
+  return ends;
+}
+
+// The reported step: the one of median duration among the training steps, without the first where
+// there are others.
+size_t MedianStep(const std::vector<StepTime>& steps) {
+  std::vector<size_t> candidates;
+  for (size_t k = 0; k < steps.size(); ++k) {
+    if (steps[k].step_class == Steps::kTraining) candidates.push_back(k);
+  }
+  if (candidates.size() > 1) candidates.erase(candidates.begin());
+  const auto middle = candidates.begin() + static_cast<std::ptrdiff_t>(candidates.size() / 2);
+  std::nth_element(candidates.begin(), middle, candidates.end(), [&](size_t x, size_t y) {
+    return std::pair(steps[x].ns, x) < std::pair(steps[y].ns, y);
+  });
+  return *middle;
+}
+
+std::vector<uint32_t> ChooseRanks(size_t ranks, uint32_t wanted) {
+  std::vector<uint32_t> chosen;
+  const size_t count = std::min<size_t>(ranks, wanted);
+  for (size_t i = 0; i < count; ++i) chosen.push_back(static_cast<uint32_t>(i * ranks / count));
+  return chosen;
+}
+
+int64_t Sub(int64_t x, int64_t y) { return std::max<int64_t>(0, x - y); }
+
+// Rows of the ranks with timelines, and the communications of their reported step.
+void Summarize(const Graph& graph, const CostModel& model, const Evaluated& evaluated,
+               bool has_steps, Prediction* p) {
+  struct Key {
+    std::string group;
+    std::string operation;
+    auto operator<=>(const Key&) const = default;
+  };
+  std::map<Key, CommunicationRow> rows;
+  std::vector<std::string> group_names;
+  std::map<std::string, uint32_t> group_counts;
+  for (const graph::Communicator& c : graph.communicators) {
+    group_names.push_back(GroupName(c.world_ranks, graph.world));
+    ++group_counts[group_names.back()];
+  }
+  std::vector<std::vector<const engine::Interval*>> by_rank(graph.ranks.size());
+  for (const engine::Interval& i : evaluated.outcome.timeline) by_rank[i.rank].push_back(&i);
+
+  for (uint32_t r : evaluated.timeline) {
+    const graph::Rank& rank = graph.ranks[r];
+    const graph::Program& program = graph.program_of(rank);
+    const engine::RankOutcome& outcome = evaluated.outcome.ranks[r];
+    int64_t begin = 0, end = outcome.finish_ns;
+    if (has_steps) {
+      if (outcome.probes.size() < p->reported_step + 2) continue;  // a rank without steps
+      begin = std::max<int64_t>(0, outcome.probes[p->reported_step]);
+      end = outcome.probes[p->reported_step + 1];
+    }
+    std::vector<double> flops_of_kernel;
+    for (const graph::Kernel& k : program.kernels) {
+      const auto work = engine::ParseKernelWork(k);
+      flops_of_kernel.push_back(work.has_value() ? work->flops : 0);
+    }
+    RankTime row{rank.rank, end - begin, 0, 0, 0, 0};
+    std::vector<std::pair<int64_t, int64_t>> spans, both;
+    for (const engine::Interval* i : by_rank[r]) {
+      const graph::Sequence& sequence = program.sequences[i->sequence];
+      if (sequence.kind != trace::SequenceKind::kStream) continue;
+      const int64_t from = std::max(i->start_ns, begin), to = std::min(i->end_ns, end);
+      const Op& op = sequence.ops[i->op];
+      if (from < to) {
+        both.emplace_back(from, to);
+        if (op.kind == OpKind::kSpan) spans.emplace_back(from, to);
+      }
+      if (i->end_ns <= begin || i->end_ns > end) continue;
+      if (op.kind == OpKind::kSpan) {
+        for (uint32_t k : program.spans[op.a].kernels) row.flops += flops_of_kernel[k];
+      } else if (op.kind == OpKind::kComm) {
+        const graph::Call& call = program.calls[op.a];
+        const uint32_t comm = rank.comm[call.participant];
+        CommunicationRow& c = rows[{group_names[comm], std::string(graph::CommOpName(call.op))}];
+        c.calls += 1;
+        if (call.op != trace::CommOp::kRecv) {
+          c.bytes += static_cast<double>(call.count * engine::ElementBytes(call.dtype));
+        }
+        c.transfer_ns += static_cast<double>(i->end_ns - i->met_ns);
+        c.wait_ns += static_cast<double>(i->met_ns - i->start_ns);
+      }
+    }
+    row.compute_ns = UnionNs(&spans);
+    const int64_t busy = UnionNs(&both);
+    row.exposed_ns = busy - row.compute_ns;
+    row.idle_ns = Sub(row.step_ns, busy);
+    p->ranks.push_back(row);
+  }
+  const auto ranks = static_cast<double>(std::max<size_t>(p->ranks.size(), 1));
+  for (auto& [key, row] : rows) {
+    row.group = key.group;
+    row.operation = key.operation;
+    row.communicators = group_counts[key.group];
+    for (double* value : {&row.calls, &row.bytes, &row.transfer_ns, &row.wait_ns}) *value /= ranks;
+    p->communications.push_back(row);
+  }
+  std::sort(p->communications.begin(), p->communications.end(),
+            [](const CommunicationRow& x, const CommunicationRow& y) {
+              return x.transfer_ns > y.transfer_ns;
+            });
+  double flops = 0;
+  for (const RankTime& r : p->ranks) flops += r.flops / ranks;
+  const auto peak = model.target().gpu.flops.find("bf16");
+  if (peak != model.target().gpu.flops.end() && p->step_ns > 0) {
+    p->peak_utilization = flops / (peak->second * static_cast<double>(p->step_ns) / 1e9);
+  }
+}
+
+}  // namespace
+
+std::string GroupName(const std::vector<uint32_t>& world_ranks, uint32_t world) {
+  const size_t n = world_ranks.size();
+  if (n == world) return absl::StrCat("world of ", n);
+  if (n < 2) return absl::StrCat(n, " rank");
+  const uint32_t stride = world_ranks[1] - world_ranks[0];
+  bool even = true;
+  for (size_t i = 1; i < n; ++i) even = even && world_ranks[i] - world_ranks[i - 1] == stride;
+  return even ? absl::StrCat(n, " ranks, stride ", static_cast<int32_t>(stride))
+              : absl::StrCat(n, " ranks, irregular");
+}
+
+int64_t UnionNs(std::vector<std::pair<int64_t, int64_t>>* intervals) {
+  std::sort(intervals->begin(), intervals->end());
+  int64_t total = 0, end = INT64_MIN;
+  for (const auto& [from, to] : *intervals) {
+    if (to <= end) continue;
+    total += to - std::max(from, end);
+    end = to;
+  }
+  return total;
+}
+
+absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
+                                   Evaluated* evaluated) {
+  Prediction p;
+  p.target = options.target.text;
+  p.gpu = options.target.gpu.name;
+  p.seed = options.seed;
+  if (options.target.gpus() < graph->world) {
+    return WithHint(absl::InvalidArgumentError(
+                        absl::StrCat("the job has ", graph->world, " ranks, target ",
+                                     options.target.text, " has ", options.target.gpus(), " GPUs")),
+                    absl::StrCat("--target with at least ",
+                                 (graph->world + options.target.gpus_per_node - 1) /
+                                     options.target.gpus_per_node,
+                                 " nodes of ", options.target.gpus_per_node));
+  }
+
+  Evaluated own;
+  Evaluated& result = evaluated != nullptr ? *evaluated : own;
+  absl::StatusOr<Steps> steps = graph::DetectSteps(graph, options.step);
+  const bool has_steps = steps.ok();
+  if (has_steps) {
+    result.steps = *std::move(steps);
+    switch (result.steps.method) {
+      case Steps::Method::kPeriod:
+        p.method = "period";
+        break;
+      case Steps::Method::kNames:
+        p.method = "period of names";
+        break;
+      case Steps::Method::kOptimizer:
+        p.method = "optimizer";
+        break;
+      case Steps::Method::kMark:
+        p.method = "marks";
+        break;
+      case Steps::Method::kCalls:
+        p.method = "calls";
+        break;
+    }
+    p.notes = result.steps.notes;
+    p.class_names = result.steps.class_names;
+  } else {
+    // An override that names nothing is the user's mistake; nothing found by ourselves is a
+    // property of the job.
+    if (!options.step.mark.empty() || options.step.comm.has_value()) return steps.status();
+    p.whole_run_because = std::string(steps.status().message());
+    p.step_hint = HintOf(steps.status());
+  }
+
+  const CostModel model(options.target);
+  const auto evaluate = [&](const Factors& factors, const engine::DurationDraw* draw, bool timeline,
+                            uint32_t iteration) -> absl::StatusOr<Outcome> {
+    engine::Options o;
+    if (has_steps) o.probes = &result.steps.ends;
+    o.draw = draw;
+    o.iteration = iteration;
+    o.tolerate_missing = options.tolerate_missing;
+    if (timeline) {
+      o.timeline.resize(graph->ranks.size(), 0);
+      for (uint32_t r : result.timeline) o.timeline[r] = 1;
+    }
+    return engine::Evaluate(*graph, model.DurationsOf(*graph, factors), o);
+  };
+  const size_t count = has_steps ? result.steps.count() : 0;
+  const auto step_of = [&](const Outcome& outcome) {
+    if (!has_steps) return outcome.finish_ns;
+    const std::vector<int64_t> ends = StepEnds(outcome, count);
+    return ends[p.reported_step + 1] - ends[p.reported_step];
+  };
+
+  result.timeline = ChooseRanks(graph->ranks.size(), options.timeline_ranks);
+  PRISM_ASSIGN_OR_RETURN(result.outcome, evaluate({}, nullptr, true, 0));
+  p.operations = result.outcome.operations;
+  if (has_steps) {
+    const std::vector<int64_t> ends = StepEnds(result.outcome, count);
+    for (size_t k = 0; k < count; ++k) {
+      p.steps.push_back({result.steps.classes[k], ends[k], ends[k + 1] - ends[k]});
+    }
+    p.reported_step = MedianStep(p.steps);
+  }
+  p.step_ns = step_of(result.outcome);
+
+  if (graph->ops <= kMaxOpsForShares) {
+    for (int side : {0, 1}) {
+      Factors f;
+      for (size_t s = 0; s < 4; ++s) f.by_source[s] = options.target.gpu.range[s][side];
+      PRISM_ASSIGN_OR_RETURN(const Outcome outcome, evaluate(f, nullptr, false, 0));
+      (side == 0 ? p.low_ns : p.high_ns) = step_of(outcome);
+    }
+    const auto share = [&](const Factors& f) -> absl::StatusOr<double> {
+      PRISM_ASSIGN_OR_RETURN(const Outcome outcome, evaluate(f, nullptr, false, 0));
+      const double more = static_cast<double>(step_of(outcome) - p.step_ns);
+      return p.step_ns == 0
+                 ? 0.0
+                 : std::clamp(more / (kNudge * static_cast<double>(p.step_ns)), 0.0, 1.0);
+    };
+    for (size_t s = 0; s < 4; ++s) {
+      Factors f;
+      f.by_source[s] += kNudge;
+      PRISM_ASSIGN_OR_RETURN(p.by_source[s], share(f));
+    }
+    Factors f;
+    f.compute += kNudge;
+    PRISM_ASSIGN_OR_RETURN(p.compute_share, share(f));
+    f = Factors();
+    f.communication += kNudge;
+    PRISM_ASSIGN_OR_RETURN(p.communication_share, share(f));
+    f = Factors();
+    f.host += kNudge;
+    PRISM_ASSIGN_OR_RETURN(p.host_share, share(f));
+  } else {
+    p.notes.push_back("shares and range are left out for a job of this size");
+  }
+  if (options.draws > 0) {
+    const engine::LogNormalDraw draw(options.seed, options.jitter);
+    std::vector<int64_t> samples;
+    for (uint32_t i = 0; i < options.draws; ++i) {
+      PRISM_ASSIGN_OR_RETURN(const Outcome outcome, evaluate({}, &draw, false, i));
+      samples.push_back(step_of(outcome));
+    }
+    std::sort(samples.begin(), samples.end());
+    const auto at = [&](double q) {
+      return samples[static_cast<size_t>(q * static_cast<double>(samples.size() - 1) + 0.5)];
+    };
+    p.percentiles = {at(0.1), at(0.5), at(0.9)};
+  }
+
+  Summarize(*graph, model, result, has_steps, &p);
+
+  // Who waits least is waited for.
+  std::vector<std::pair<double, uint32_t>> waits;
+  const double steps_run = std::max<double>(static_cast<double>(count), 1);
+  double mean = 0;
+  for (size_t r = 0; r < graph->ranks.size(); ++r) {
+    const double wait = static_cast<double>(result.outcome.ranks[r].wait_ns) / steps_run;
+    waits.emplace_back(wait, graph->ranks[r].rank);
+    mean += wait / static_cast<double>(graph->ranks.size());
+  }
+  std::sort(waits.begin(), waits.end());
+  for (size_t i = 0; i < std::min<size_t>(waits.size(), 3) && graph->ranks.size() > 1; ++i) {
+    if (mean - waits[i].first > kStragglerShare * static_cast<double>(p.step_ns)) {
+      p.stragglers.emplace_back(waits[i].second, mean - waits[i].first);
+    }
+  }
+  return p;
+}
+
+nlohmann::ordered_json Prediction::Json() const {
+  nlohmann::ordered_json j;
+  j["target"] = target;
+  j["gpu"] = gpu;
+  j["seed"] = seed;
+  if (!whole_run_because.empty()) j["whole_run_because"] = whole_run_because;
+  j["step_ns"] = step_ns;
+  j["range_ns"] = {low_ns, high_ns};
+  if (percentiles.has_value()) {
+    j["percentiles_ns"] = {
+        {"p10", (*percentiles)[0]}, {"p50", (*percentiles)[1]}, {"p90", (*percentiles)[2]}};
+  }
+  for (size_t s = 0; s < 4; ++s) j["share_by_source"][kSourceNames[s]] = by_source[s];
+  j["share_by_kind"] = {
+      {"compute", compute_share}, {"communication", communication_share}, {"host", host_share}};
+  j["peak_utilization"] = peak_utilization;
+  j["steps"] = nlohmann::ordered_json::array();
+  for (const StepTime& s : steps) {
+    j["steps"].push_back(
+        {{"class", class_names[s.step_class]}, {"begin_ns", s.begin_ns}, {"ns", s.ns}});
+  }
+  if (!steps.empty()) {
+    j["reported_step"] = reported_step;
+    j["method"] = method;
+  }
+  j["ranks"] = nlohmann::ordered_json::array();
+  for (const RankTime& r : ranks) {
+    j["ranks"].push_back({{"rank", r.rank},
+                          {"step_ns", r.step_ns},
+                          {"compute_ns", r.compute_ns},
+                          {"exposed_communication_ns", r.exposed_ns},
+                          {"idle_ns", r.idle_ns},
+                          {"flops", r.flops}});
+  }
+  j["communications"] = nlohmann::ordered_json::array();
+  for (const CommunicationRow& c : communications) {
+    j["communications"].push_back({{"group", c.group},
+                                   {"operation", c.operation},
+                                   {"communicators", c.communicators},
+                                   {"calls", c.calls},
+                                   {"bytes", c.bytes},
+                                   {"transfer_ns", c.transfer_ns},
+                                   {"wait_ns", c.wait_ns}});
+  }
+  j["stragglers"] = nlohmann::ordered_json::array();
+  for (const auto& [rank, ns] : stragglers)
+    j["stragglers"].push_back({{"rank", rank}, {"others_wait_more_ns", ns}});
+  j["notes"] = notes;
+  j["operations"] = operations;
+  return j;
+}
+
+}  // namespace prism::report

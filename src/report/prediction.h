@@ -1,0 +1,116 @@
+// Prediction: what the engine says about a job's steps on a target, with where every figure comes
+// from.
+//
+// Stateless; thread-safe, but Predict adds slots to the graph's programs.
+//
+//   PredictOptions options{.target = *engine::ParseTarget("h200x8:2")};
+//   absl::StatusOr<Prediction> p = Predict(&graph, options);
+#ifndef PRISM_REPORT_PREDICTION_H_
+#define PRISM_REPORT_PREDICTION_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+#include "src/engine/engine.h"
+#include "src/engine/target.h"
+#include "src/graph/graph.h"
+#include "src/graph/step.h"
+
+namespace prism::report {
+
+struct PredictOptions {
+  engine::Target target = {};
+  graph::StepOptions step = {};
+  uint64_t seed = 0;
+  double jitter = 0;   // sigma of each duration's log-normal factor
+  uint32_t draws = 0;  // evaluations with jitter, for percentiles
+  /// Ranks whose timelines are kept, evenly chosen; the others are summed up only.
+  uint32_t timeline_ranks = 32;
+  bool tolerate_missing = false;
+};
+
+struct StepTime {
+  uint32_t step_class;  // index in class_names; 0: training
+  int64_t begin_ns;     // when the last rank began it
+  int64_t ns;
+};
+
+/// One rank in the step that is reported.
+struct RankTime {
+  uint32_t rank;
+  int64_t step_ns;
+  int64_t compute_ns;  // some span runs
+  int64_t exposed_ns;  // a communication is in progress (or waited for) and no span runs
+  int64_t idle_ns;     // neither
+  double flops;        // of products, convolutions and attention
+};
+
+/// Communications of one kind in one kind of group, a step and rank.
+struct CommunicationRow {
+  std::string group;  // "8 ranks, stride 1"
+  std::string operation;
+  uint32_t communicators;  // of this kind in the job
+  double calls;
+  double bytes;        // that a rank contributes
+  double transfer_ns;  // after all have come
+  double wait_ns;      // for the others
+};
+
+struct Prediction {
+  std::string target;
+  std::string gpu;
+  uint64_t seed = 0;
+  /// Empty: no steps were found, and the figures are of the whole run; says why.
+  std::string whole_run_because;
+  std::string step_hint;
+  std::string method;
+  std::vector<std::string> notes;
+  std::vector<std::string> class_names;
+  std::vector<StepTime> steps;
+  size_t reported_step = 0;
+
+  int64_t step_ns = 0;              // the median training step, or the whole run
+  int64_t low_ns = 0, high_ns = 0;  // every duration at the end of its source's stated range
+  std::optional<std::array<int64_t, 3>> percentiles;  // 10, 50, 90, over the draws
+  /// Parts of the step that disappear with a source's or kind's durations (on the critical path);
+  /// the rest is latency and gaps.
+  double by_source[4] = {};
+  double compute_share = 0, communication_share = 0, host_share = 0;
+  double peak_utilization = 0;  // flops of the products over the GPU's bf16 peak
+
+  std::vector<RankTime> ranks;  // those with timelines
+  std::vector<CommunicationRow> communications;
+  /// Ranks that others wait for, if any rank waits clearly less than the rest.
+  std::vector<std::pair<uint32_t, double>>
+      stragglers;  // world rank, ns a step that the others wait more than it
+  uint64_t operations = 0;
+
+  nlohmann::ordered_json Json() const;
+};
+
+/// What a prediction was made of, for the timeline file.
+struct Evaluated {
+  engine::Outcome outcome;         // with timelines
+  graph::Steps steps;              // without ends if none were found
+  std::vector<uint32_t> timeline;  // indices of ranks with timelines
+};
+
+/// FailedPrecondition: the job cannot run to its end (the message says what waits). A job without
+/// steps is predicted as a whole.
+absl::StatusOr<Prediction> Predict(graph::Graph* graph, const PredictOptions& options,
+                                   Evaluated* evaluated = nullptr);
+
+/// How a group of ranks lies in the world: "world of 16", "8 ranks, stride 2".
+std::string GroupName(const std::vector<uint32_t>& world_ranks, uint32_t world);
+
+/// Total length of the union of half-open intervals. Sorts its argument.
+int64_t UnionNs(std::vector<std::pair<int64_t, int64_t>>* intervals);
+
+}  // namespace prism::report
+
+#endif  // PRISM_REPORT_PREDICTION_H_

@@ -1,0 +1,450 @@
+#include "src/report/report.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "fmt/format.h"
+#include "src/base/job_directory.h"
+#include "src/base/status.h"
+#include "src/engine/cost_model.h"
+#include "src/engine/target.h"
+#include "src/graph/check.h"
+
+namespace prism::report {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr const char* kDefaultTarget = "h200x8";
+constexpr const char* kSourceNames[] = {"assumed", "modelled", "interpolated", "measured"};
+
+std::string Duration(double ns) {
+  if (ns >= 1e9) return fmt::format("{:.3f} s", ns / 1e9);
+  if (ns >= 1e6) return fmt::format("{:.2f} ms", ns / 1e6);
+  return fmt::format("{:.1f} us", ns / 1e3);
+}
+
+std::string Bytes(double bytes) {
+  if (bytes >= 1 << 30) return fmt::format("{:.2f} GiB", bytes / (1 << 30));
+  if (bytes >= 1 << 20) return fmt::format("{:.1f} MiB", bytes / (1 << 20));
+  if (bytes >= 1 << 10) return fmt::format("{:.1f} KiB", bytes / (1 << 10));
+  return fmt::format("{:.0f} B", bytes);
+}
+
+std::string Percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
+
+// "0-6, 9": ranks that a row stands for.
+std::string Ranks(const std::vector<uint32_t>& ranks) {
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t j = i;
+    while (j + 1 < ranks.size() && ranks[j + 1] == ranks[j] + 1) ++j;
+    parts.push_back(j == i ? absl::StrCat(ranks[i]) : absl::StrCat(ranks[i], "-", ranks[j]));
+    i = j + 1;
+  }
+  if (parts.size() > 6) {
+    parts.resize(6);
+    parts.push_back("...");
+  }
+  return absl::StrJoin(parts, ",");
+}
+
+// Gaps that the shims noted in the traces' metadata.
+void CollectGaps(const graph::Graph& graph, Report* report) {
+  std::vector<std::set<std::string>> of_meta(graph.metas.size());
+  for (size_t i = 0; i < graph.metas.size(); ++i) {
+    std::istringstream lines(graph.metas[i]);
+    for (std::string line; std::getline(lines, line);) {
+      const ordered_json j = ordered_json::parse(line, nullptr, false);
+      if (!j.is_object()) continue;
+      if (const auto one = j.find("fidelity_gap"); one != j.end() && one->is_string()) {
+        of_meta[i].insert(one->get<std::string>());
+      }
+      if (const auto many = j.find("gaps"); many != j.end() && many->is_array()) {
+        for (const ordered_json& gap : *many) {
+          if (gap.is_string()) of_meta[i].insert(gap.get<std::string>());
+        }
+      }
+    }
+  }
+  for (const graph::Rank& rank : graph.ranks) {
+    if (rank.meta == graph::kNone) continue;
+    for (const std::string& gap : of_meta[rank.meta]) ++report->fidelity_gaps[gap];
+  }
+}
+
+// Times at which device memory changed on the ranks with timelines: from a second look at their
+// traces.
+std::vector<MemoryCurve> MemoryCurves(const std::string& directory, graph::Graph* graph,
+                                      const PredictOptions& options, Evaluated* evaluated) {
+  struct Change {
+    size_t probe;
+    int64_t bytes;
+  };
+  std::vector<std::vector<graph::Place>> probes(graph->programs.size());
+  std::vector<std::pair<uint32_t, std::vector<Change>>> ranks;
+  for (uint32_t r : evaluated->timeline) {
+    const uint32_t program = graph->ranks[r].program;
+    std::vector<Change> changes;
+    for (const auto& [place, bytes] : DeviceMemoryChanges(directory, *graph, r)) {
+      changes.push_back({probes[program].size(), bytes});
+      probes[program].push_back(place);
+      if (place.sequence != graph::kNone) graph->programs[program].AddSlot(place);
+    }
+    if (!changes.empty()) ranks.emplace_back(r, std::move(changes));
+  }
+  std::vector<MemoryCurve> curves;
+  if (ranks.empty()) return curves;
+  engine::Options o;
+  o.probes = &probes;
+  o.tolerate_missing = options.tolerate_missing;
+  const engine::CostModel model(options.target);
+  const auto outcome = engine::Evaluate(*graph, model.DurationsOf(*graph), o);
+  if (!outcome.ok()) return curves;
+  for (const auto& [r, changes] : ranks) {
+    MemoryCurve curve{r, {}};
+    int64_t now = 0;
+    for (const Change& c : changes) {
+      now = std::max(now, outcome->ranks[r].probes[c.probe]);
+      if (!curve.bytes.empty() && curve.bytes.back().first == now) {
+        curve.bytes.back().second = c.bytes;
+      } else {
+        curve.bytes.emplace_back(now, c.bytes);
+      }
+    }
+    curves.push_back(std::move(curve));
+  }
+  return curves;
+}
+
+absl::StatusOr<Report> Build(const std::string& directory, const ReportOptions& options,
+                             bool must_predict) {
+  Report report;
+  report.directory = directory;
+  std::error_code error;
+  if (!std::filesystem::is_directory(directory, error)) {
+    return WithHint(absl::NotFoundError(absl::StrCat("no job directory at ", directory)),
+                    "`prism capture --job DIR -- PROGRAM` makes one");
+  }
+  ordered_json job;
+  if (const auto opened = JobDirectory::Open(directory); opened.ok()) {
+    job = opened->info();
+    report.state = StateName(opened->state());
+    report.reason = opened->reason();
+    if (job.contains("command") && job["command"].is_array()) {
+      std::vector<std::string> words;
+      for (const ordered_json& word : job["command"]) {
+        if (word.is_string()) words.push_back(word.get<std::string>());
+      }
+      report.command = absl::StrJoin(words, " ");
+    }
+  } else if (std::filesystem::exists(directory + "/job.json", error)) {
+    return opened.status();
+  }
+
+  std::string target_text = options.target;
+  if (target_text.empty() && job.is_object() && job.contains("target") &&
+      job["target"].is_object() && job["target"].contains("text") &&
+      job["target"]["text"].is_string()) {
+    target_text = job["target"]["text"].get<std::string>();
+  }
+  absl::StatusOr<graph::Graph> graph =
+      graph::LoadJob(directory, {.allow_incomplete = options.allow_incomplete});
+  if (target_text.empty()) {
+    target_text = kDefaultTarget;
+    if (graph.ok() && graph->world > 8)
+      target_text = absl::StrCat(kDefaultTarget, ":", (graph->world + 7) / 8);
+    report.warnings.push_back(absl::StrCat("the job names no target; ", target_text, " was taken"));
+  }
+  PRISM_ASSIGN_OR_RETURN(engine::Target target, engine::ParseTarget(target_text));
+  PredictOptions predict;
+  predict.target = std::move(target);
+  predict.step = options.step;
+  predict.seed = options.seed;
+  predict.jitter = options.jitter;
+  predict.draws = options.draws;
+  predict.timeline_ranks = options.timeline_ranks;
+  predict.tolerate_missing = options.allow_incomplete;
+  report.gpu_memory_bytes = predict.target.gpu.memory_bytes;
+
+  absl::Status failure;
+  if (!graph.ok()) {
+    failure = graph.status();
+    if (job.is_object() && job.contains("world") && job["world"].is_number_unsigned()) {
+      report.world = job["world"].get<uint32_t>();
+    }
+  } else {
+    report.world = graph->world;
+    report.roles = graph->programs.size();
+    report.nodes = graph->ops;
+    report.trace_bytes = graph->trace_bytes;
+    report.warnings.insert(report.warnings.end(), graph->warnings.begin(), graph->warnings.end());
+    CollectGaps(*graph, &report);
+    if (!options.allow_incomplete) {
+      for (const graph::Finding& f : graph::CheckStructure(*graph))
+        report.findings.push_back(f.text);
+    }
+    Evaluated evaluated;
+    absl::StatusOr<Prediction> prediction = Predict(&*graph, predict, &evaluated);
+    if (prediction.ok()) {
+      report.prediction = *std::move(prediction);
+      if (!options.timeline_path.empty()) {
+        const std::vector<MemoryCurve> curves =
+            MemoryCurves(directory, &*graph, predict, &evaluated);
+        PRISM_RETURN_IF_ERROR(WritePerfetto(options.timeline_path, *graph, evaluated, curves));
+        report.timeline_path = options.timeline_path;
+      }
+    } else {
+      failure = prediction.status();
+      // A wrong option is the user's to correct; a job that does not fit its own state is what a
+      // report is about.
+      if (failure.code() == absl::StatusCode::kInvalidArgument ||
+          failure.code() == absl::StatusCode::kNotFound) {
+        return failure;
+      }
+    }
+  }
+  if (!failure.ok()) {
+    if (must_predict || (!job.is_object() && !graph.ok())) return failure;
+    report.no_prediction_because = std::string(failure.message());
+    report.hint = HintOf(failure);
+  }
+  report.memory = ReadMemory(directory, report.world, graph.ok() ? &*graph : nullptr, job);
+  return report;
+}
+
+}  // namespace
+
+absl::StatusOr<Report> BuildReport(const std::string& directory, const ReportOptions& options) {
+  return Build(directory, options, /*must_predict=*/false);
+}
+
+absl::StatusOr<Report> Simulate(const std::string& directory, const ReportOptions& options) {
+  PRISM_ASSIGN_OR_RETURN(Report report, Build(directory, options, /*must_predict=*/true));
+  ordered_json j;
+  j["schema"] = "prism.simulate";
+  j["schema_version"] = Report::kSchemaVersion;
+  j.update(report.prediction->Json());
+  const std::string path = directory + "/simulate.json", temporary = path + ".tmp";
+  {
+    std::ofstream out(temporary, std::ios::trunc);
+    out << j.dump(2) << "\n";
+    out.close();
+    if (!out) return absl::UnavailableError(absl::StrCat("cannot write ", temporary));
+  }
+  std::error_code error;
+  std::filesystem::rename(temporary, path, error);
+  if (error)
+    return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", error.message()));
+  return report;
+}
+
+std::string Report::Text() const {
+  std::string out;
+  const auto line = [&](std::string_view name, const std::string& text) {
+    out += fmt::format("{:<12} {}\n", name, text);
+  };
+  line("job", command.empty() ? directory : fmt::format("{}: {}", directory, command));
+  if (!state.empty() && state != "complete") {
+    line("state", reason.empty() ? state : fmt::format("{}: {}", state, reason));
+  }
+  if (nodes > 0) {
+    line("graph",
+         fmt::format("{} ranks in {} distinct role{}, {} nodes, {}", world, roles,
+                     roles == 1 ? "" : "s", nodes, Bytes(static_cast<double>(trace_bytes))));
+  }
+  for (const std::string& w : warnings) line("warning", w);
+  for (const std::string& f : findings) line("problem", f);
+  if (prediction.has_value()) {
+    const Prediction& p = *prediction;
+    line("target", fmt::format("{} ({})", p.target, p.gpu));
+    std::string range =
+        p.high_ns > 0 ? fmt::format(", between {} and {}", Duration(static_cast<double>(p.low_ns)),
+                                    Duration(static_cast<double>(p.high_ns)))
+                      : std::string();
+    size_t dominant = 0;
+    for (size_t s = 1; s < 4; ++s) dominant = p.by_source[s] > p.by_source[dominant] ? s : dominant;
+    if (p.whole_run_because.empty()) {
+      line("step time",
+           fmt::format("{}{} (mostly {}; step {} of {}, found by {})",
+                       Duration(static_cast<double>(p.step_ns)), range, kSourceNames[dominant],
+                       p.reported_step, p.steps.size(), p.method));
+    } else {
+      line("run time", fmt::format("{}{} (mostly {}); {}", Duration(static_cast<double>(p.step_ns)),
+                                   range, kSourceNames[dominant], p.whole_run_because));
+      if (!p.step_hint.empty()) line("hint", p.step_hint);
+    }
+    if (p.percentiles.has_value()) {
+      line("", fmt::format("with jitter: p10 {}, p50 {}, p90 {}",
+                           Duration(static_cast<double>((*p.percentiles)[0])),
+                           Duration(static_cast<double>((*p.percentiles)[1])),
+                           Duration(static_cast<double>((*p.percentiles)[2]))));
+    }
+    std::vector<std::string> parts;
+    for (size_t s = 0; s < 4; ++s) {
+      if (p.by_source[s] >= 0.005)
+        parts.push_back(fmt::format("{} {}", kSourceNames[s], Percent(p.by_source[s])));
+    }
+    if (!parts.empty()) line("  by source", absl::StrJoin(parts, ", "));
+    if (p.high_ns > 0) {
+      line("  by kind",
+           fmt::format(
+               "compute {}, communication {}, host {}, latency and gaps {}",
+               Percent(p.compute_share), Percent(p.communication_share), Percent(p.host_share),
+               Percent(std::max(0.0, 1 - p.compute_share - p.communication_share - p.host_share))));
+    }
+    if (p.peak_utilization > 0) {
+      line("  utilization",
+           fmt::format("{:.1f} % of the GPU's bf16 peak", 100 * p.peak_utilization));
+    }
+    double exposed = 0, worst = -1;
+    uint32_t worst_rank = 0;
+    for (const RankTime& r : p.ranks) {
+      const double share =
+          r.step_ns == 0 ? 0 : static_cast<double>(r.exposed_ns) / static_cast<double>(r.step_ns);
+      exposed += share / static_cast<double>(p.ranks.size());
+      if (share > worst) {
+        worst = share;
+        worst_rank = r.rank;
+      }
+    }
+    if (!p.communications.empty()) {
+      line("exposed",
+           fmt::format("{} of the step is communication that nothing hides; most on rank {}: {}",
+                       Percent(exposed), worst_rank, Percent(worst)));
+    }
+    for (const auto& [rank, ns] : p.stragglers) {
+      line("waited for",
+           fmt::format("rank {}: the others wait {} a step more than it does", rank, Duration(ns)));
+    }
+    std::map<uint32_t, size_t> classes;
+    for (const StepTime& s : p.steps) ++classes[s.step_class];
+    for (const auto& [c, count] : classes) {
+      if (c == graph::Steps::kTraining) continue;
+      int64_t ns = 0;
+      for (const StepTime& s : p.steps) ns += s.step_class == c ? s.ns : 0;
+      line("  other", fmt::format("{} between steps: {} times, {} each", p.class_names[c], count,
+                                  Duration(static_cast<double>(ns) / static_cast<double>(count))));
+    }
+    for (const std::string& note : p.notes) line("note", note);
+    if (!p.communications.empty()) {
+      out += fmt::format(
+          "\ncommunication, a step and rank\n  {:<24} {:<14} {:>8} {:>12} {:>12} {:>12}\n", "group",
+          "operation", "calls", "bytes", "transfer", "waiting");
+      for (const CommunicationRow& c : p.communications) {
+        out += fmt::format("  {:<24} {:<14} {:>8.1f} {:>12} {:>12} {:>12}\n", c.group, c.operation,
+                           c.calls, Bytes(c.bytes), Duration(c.transfer_ns), Duration(c.wait_ns));
+      }
+    }
+  } else {
+    line("prediction", absl::StrCat("none: ", no_prediction_because));
+    if (!hint.empty()) line("hint", hint);
+  }
+
+  // Ranks whose figures agree to 1 MiB share a row.
+  struct Row {
+    const RankMemory* memory;
+    std::vector<uint32_t> ranks;
+  };
+  std::map<std::vector<uint64_t>, Row> rows;
+  std::vector<std::string> owner_names;
+  for (const RankMemory& m : memory) {
+    if (!m.known) continue;
+    std::vector<uint64_t> key{m.peak_allocated_bytes >> 20, m.peak_reserved_bytes >> 20,
+                              m.nccl_bytes >> 20};
+    for (const auto& [name, bytes] : m.owners) {
+      key.push_back(bytes >> 20);
+      if (std::find(owner_names.begin(), owner_names.end(), name) == owner_names.end())
+        owner_names.push_back(name);
+    }
+    Row& row = rows[key];
+    if (row.memory == nullptr) row.memory = &m;
+    row.ranks.push_back(m.rank);
+  }
+  if (!rows.empty()) {
+    std::vector<Row> sorted;
+    for (auto& [key, row] : rows) sorted.push_back(row);
+    std::sort(sorted.begin(), sorted.end(),
+              [](const Row& x, const Row& y) { return x.ranks[0] < y.ranks[0]; });
+    out += fmt::format("\nmemory at the peak, of {} a GPU\n  {:<12}",
+                       Bytes(static_cast<double>(gpu_memory_bytes)), "ranks");
+    for (std::string name : owner_names) {
+      std::replace(name.begin(), name.end(), '_', ' ');
+      out += fmt::format(" {:>{}}", name, std::max<size_t>(name.size(), 11));
+    }
+    out += fmt::format(" {:>11} {:>11} {:>11} {:>11} {:>11}\n", "allocated", "reserved", "context",
+                       "NCCL", "total");
+    for (const Row& row : sorted) {
+      out += fmt::format("  {:<12}", Ranks(row.ranks));
+      for (const std::string& name : owner_names) {
+        const auto it = std::find_if(row.memory->owners.begin(), row.memory->owners.end(),
+                                     [&](const auto& owner) { return owner.first == name; });
+        out += fmt::format(
+            " {:>{}}",
+            it == row.memory->owners.end() ? "-" : Bytes(static_cast<double>(it->second)),
+            std::max<size_t>(name.size(), 11));
+      }
+      for (uint64_t bytes :
+           {row.memory->peak_allocated_bytes, row.memory->peak_reserved_bytes,
+            row.memory->context_bytes, row.memory->nccl_bytes, row.memory->total_bytes()}) {
+        out += fmt::format(" {:>11}", Bytes(static_cast<double>(bytes)));
+      }
+      out += "\n";
+    }
+  }
+  size_t out_of_memory = 0;
+  for (const RankMemory& m : memory) {
+    if (m.out_of_memory.empty()) continue;
+    if (out_of_memory++ == 0)
+      out += fmt::format("\nout of memory: rank {}: {}\n", m.rank, m.out_of_memory.back());
+  }
+  if (out_of_memory > 1) out += fmt::format("  and {} more ranks\n", out_of_memory - 1);
+  if (!fidelity_gaps.empty()) {
+    out += "\nnot emulated faithfully\n";
+    for (const auto& [gap, ranks] : fidelity_gaps)
+      out += fmt::format("  {} ({} rank{})\n", gap, ranks, ranks == 1 ? "" : "s");
+  }
+  if (!timeline_path.empty())
+    out += fmt::format("\ntimeline     {} (open it in https://ui.perfetto.dev)\n", timeline_path);
+  return out;
+}
+
+ordered_json Report::Json() const {
+  ordered_json j;
+  j["job"] = {{"directory", directory},
+              {"command", command},
+              {"state", state},
+              {"reason", reason},
+              {"world", world}};
+  j["graph"] = {{"roles", roles}, {"nodes", nodes}, {"bytes", trace_bytes}};
+  j["warnings"] = warnings;
+  j["findings"] = findings;
+  j["prediction"] = prediction.has_value() ? prediction->Json() : ordered_json();
+  if (!prediction.has_value()) j["no_prediction_because"] = no_prediction_because;
+  j["gpu_memory_bytes"] = gpu_memory_bytes;
+  j["memory"] = ordered_json::array();
+  for (const RankMemory& m : memory) {
+    if (!m.known && m.nccl_bytes == 0) continue;
+    ordered_json row{{"rank", m.rank}};
+    for (const auto& [name, bytes] : m.owners) row["owners"][name] = bytes;
+    row["peak_allocated_bytes"] = m.peak_allocated_bytes;
+    row["peak_reserved_bytes"] = m.peak_reserved_bytes;
+    row["context_bytes"] = m.context_bytes;
+    row["nccl_bytes"] = m.nccl_bytes;
+    row["total_bytes"] = m.total_bytes();
+    if (!m.out_of_memory.empty()) row["out_of_memory"] = m.out_of_memory;
+    j["memory"].push_back(std::move(row));
+  }
+  j["fidelity_gaps"] = ordered_json::array();
+  for (const auto& [gap, ranks] : fidelity_gaps)
+    j["fidelity_gaps"].push_back({{"name", gap}, {"ranks", ranks}});
+  if (!timeline_path.empty()) j["timeline"] = timeline_path;
+  return j;
+}
+
+}  // namespace prism::report

@@ -1,0 +1,70 @@
+// Report: one model of what is known about a job, shown as text, JSON and a timeline.
+//
+// A job directory in any state gives a report: what cannot be known is left out and said.
+// Stateless; thread-safe.
+//
+//   absl::StatusOr<Report> report = BuildReport("job", options);
+//   std::cout << report->Text();
+#ifndef PRISM_REPORT_REPORT_H_
+#define PRISM_REPORT_REPORT_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+#include "src/report/memory.h"
+#include "src/report/prediction.h"
+
+namespace prism::report {
+
+struct ReportOptions {
+  std::string target = {};  // "": the job's own
+  graph::StepOptions step = {};
+  uint64_t seed = 0;
+  double jitter = 0;
+  uint32_t draws = 0;
+  uint32_t timeline_ranks = 32;
+  bool allow_incomplete = false;
+  std::string timeline_path = {};  // "": none is written
+};
+
+struct Report {
+  static constexpr int kSchemaVersion = 1;
+
+  std::string directory;
+  std::string command;
+  std::string state;  // of job.json; "" without one
+  std::string reason;
+  uint32_t world = 0;
+  size_t roles = 0;  // distinct programs
+  uint64_t nodes = 0;
+  uint64_t trace_bytes = 0;
+  std::vector<std::string> warnings;
+  std::vector<std::string> findings;              // of the structure
+  std::map<std::string, uint32_t> fidelity_gaps;  // name -> ranks
+  std::optional<Prediction> prediction;
+  std::string no_prediction_because;
+  std::string hint;  // remedy for that
+  std::vector<RankMemory> memory;
+  uint64_t gpu_memory_bytes = 0;  // of the target
+  std::string timeline_path;      // written
+
+  std::string Text() const;
+  nlohmann::ordered_json Json() const;
+};
+
+/// Reads the job, predicts it on the target and writes the timeline. An error: there is no such
+/// job, nothing in it is readable, or an option is wrong. A job that cannot be predicted still
+/// gives a report.
+absl::StatusOr<Report> BuildReport(const std::string& directory, const ReportOptions& options);
+
+/// As BuildReport, but a job that cannot be predicted is an error; also writes DIR/simulate.json.
+absl::StatusOr<Report> Simulate(const std::string& directory, const ReportOptions& options);
+
+}  // namespace prism::report
+
+#endif  // PRISM_REPORT_REPORT_H_

@@ -1,0 +1,27 @@
+// Writes a synthetic job directory: `write_synthetic_job DIR KIND WORLD STEPS [LAYERS]`.
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <string>
+
+#include "src/graph/testing/synthetic.h"
+
+int main(int argc, char** argv) {
+  using namespace prism::graph::testing;  // NOLINT: a test program
+  static const std::map<std::string, JobKind> kKinds = {{"data", JobKind::kDataParallel},
+                                                        {"sharded", JobKind::kFullyShardedDP},
+                                                        {"pipeline", JobKind::kPipeline},
+                                                        {"expert", JobKind::kExpertParallel},
+                                                        {"single", JobKind::kSingle}};
+  if (argc < 5 || kKinds.count(argv[2]) == 0) {
+    std::fprintf(stderr, "usage: %s DIR data|sharded|pipeline|expert|single WORLD STEPS [LAYERS]\n",
+                 argv[0]);
+    return 1;
+  }
+  SyntheticJob job;
+  job.kind = kKinds.at(argv[2]);
+  job.world = static_cast<uint32_t>(std::atoi(argv[3]));
+  job.steps = static_cast<uint32_t>(std::atoi(argv[4]));
+  if (argc > 5) job.layers = static_cast<uint32_t>(std::atoi(argv[5]));
+  return WriteJob(argv[1], job);
+}
