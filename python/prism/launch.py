@@ -221,7 +221,9 @@ def _host_store(plan):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             from torch.distributed import TCPStore
 
-            store = TCPStore(plan.address, plan.port, is_master=True, wait_for_workers=False)
+            # Not the libuv backend: it looks up the name of every peer, and a resolver that does not answer for
+            # 127.0.0.1 then holds the store, and with it the job, for seconds a connection.
+            store = TCPStore(plan.address, plan.port, is_master=True, wait_for_workers=False, use_libuv=False)
             os.write(write_end, str(store.port).encode())
             os.close(write_end)
             code = 0
