@@ -84,14 +84,15 @@ class Demo:
         self.command(self.prism, "capture", "--device", "host", "--values", "none", "--target", "h200x8:2", "--job", job, "--force", "--",
                      "torchrun", "--nnodes", 2, "--nproc-per-node", 8, "examples/train_gpt.py", "--parallel", "fsdp2", "--preset", "8b",
                      "--dtype", "bf16", "--seq", 4096, "--recompute", "--find-micro-batch")
-        self.command(self.prism, "report", "--section", "memory", job)
+        self.command(self.prism, "report", job, keep=self.from_heading("memory at the peak"))
         self.done()
 
     def true_values(self):
         self.screen(3, "True values: a mixture of experts on 16 ranks",
                     "train_moe.py routes tokens by value and reads split sizes on the host. Losses and parameters of the captured job are "
                     "compared bit for bit with a true run of 16 processes on hostnccl.")
-        self.command(self.python, "bench/exactness.py", "--kinds", "expert", "--world", 16, "--capture", self.jobs / "moe", "--no-gloo")
+        self.command(self.python, "bench/exactness.py", "--kinds", "expert", "--world", 16, "--capture", self.jobs / "exactness", "--no-gloo",
+                     "--prism", self.prism)
         self.done()
 
     def wrong_count(self):
@@ -114,11 +115,23 @@ class Demo:
 
     def predicted(self):
         self.screen(6, "Predicted step time", "Without a GPU durations are modelled: a range, with what it rests on.")
-        self.command(self.prism, "report", "--section", "time", self.moe_job())
+        self.command(self.prism, "report", self.moe_job())
         self.done()
 
     def moe_job(self):
-        return self.jobs / "moe"
+        """The job that screen 3 captured."""
+        return next(iter(sorted((self.jobs / "exactness").rglob("job.json"))), self.jobs / "none").parent
+
+    @staticmethod
+    def from_heading(heading):
+        seen = False
+
+        def keep(line):
+            nonlocal seen
+            seen = seen or line.startswith(heading)
+            return seen
+
+        return keep
 
 
 def main():
