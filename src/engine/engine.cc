@@ -213,7 +213,8 @@ void Evaluation::Prepare() {
       s.size = static_cast<uint32_t>(source.ops.size());
       s.rank = r;
       s.is_stream = source.kind == SequenceKind::kStream;
-      if (i < rank.measured_ns.size() && rank.measured_ns[i].size() >= s.size && s.size > 0) {
+      if (s.is_stream && i < rank.measured_ns.size() && rank.measured_ns[i].size() >= s.size &&
+          s.size > 0) {
         s.measured = rank.measured_ns[i].data();
       }
       s.state = s.size == 0 ? State::kDone : s.is_stream ? State::kAwaitsEnqueue : State::kReady;
@@ -331,11 +332,7 @@ void Evaluation::RunThread(uint32_t id) {
     const Op& op = s.ops[s.at];
     switch (op.kind) {
       case OpKind::kHost:
-        // A count without a time, where others have times, is of calls too short to be seen.
-        if (op.b != 0 || !timed) {
-          SpendHostTime(s, id,
-                        op.b != 0 ? op.b : static_cast<int64_t>(op.a) * durations_.host.call);
-        }
+        SpendHostTime(s, id, op.b);
         break;
       case OpKind::kEnqueue: {
         Sequence& stream = sequences_[base + op.a];

@@ -178,7 +178,7 @@ TEST_F(EngineTest, HostWithoutTimesOfItsOwnTakesTheStatedOnes) {
   }
   Graph graph = Load();
   Durations d = Simple(graph, {}, 0);
-  d.host = {.call = 1, .launch = 100, .communication = 10000, .event = 30, .synchronize = 7};
+  d.host = {.launch = 100, .communication = 10000, .event = 30, .synchronize = 7};
   EXPECT_EQ(Evaluate(graph, d)->finish_ns, 5 * 100 + 30 + 7);
   d.host_scale[0] = 2;
   EXPECT_EQ(Evaluate(graph, d)->finish_ns, 2 * (5 * 100 + 30 + 7));

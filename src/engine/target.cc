@@ -72,9 +72,8 @@ absl::StatusOr<Gpu> ParseGpu(std::string_view text) {
     g.p2p_network_base_us = j.at("p2p_network_base_us").get<double>();
     g.p2p_bandwidth = j.at("p2p_bandwidth").get<double>();
     const json& host = j.at("host_ns");
-    g.host_ns = {host.at("call").get<int64_t>(), host.at("launch").get<int64_t>(),
-                 host.at("communication").get<int64_t>(), host.at("event").get<int64_t>(),
-                 host.at("synchronize").get<int64_t>()};
+    g.host_ns = {host.at("launch").get<int64_t>(), host.at("communication").get<int64_t>(),
+                 host.at("event").get<int64_t>(), host.at("synchronize").get<int64_t>()};
     for (size_t i = 0; i < 4; ++i) {
       g.range[i][0] = j.at("range").at(kSources[i]).at(0).get<double>();
       g.range[i][1] = j.at("range").at(kSources[i]).at(1).get<double>();

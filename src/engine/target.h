@@ -25,7 +25,6 @@ struct ProtocolTable {
 
 /// Nanoseconds of host time by kind of call.
 struct HostTimes {
-  int64_t call = 0;  // any, where only their number is known
   int64_t launch = 0;
   int64_t communication = 0;
   int64_t event = 0;  // record, wait

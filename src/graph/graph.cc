@@ -18,6 +18,9 @@ namespace {
 using trace::Completeness;
 using trace::Reader;
 
+// Traces that are kept for comparison of each hash: where nodes differ from rank to rank, more would not help.
+constexpr size_t kMaxCandidates = 4;
+
 // "0-6, 9, 12-15", so that a thousand missing ranks fit a line.
 std::string RankList(const std::vector<uint32_t>& ranks) {
   std::vector<std::string> parts;
@@ -150,6 +153,8 @@ absl::StatusOr<Graph> BuildGraph(std::vector<Reader> traces, const LoadOptions& 
 
   absl::flat_hash_map<uint64_t, std::vector<std::pair<size_t, uint32_t>>>
       candidates;  // hash -> (trace, program)
+  absl::flat_hash_map<uint64_t, std::vector<std::pair<uint32_t, std::vector<uint32_t>>>>
+      programs_by_hash;
   absl::flat_hash_map<uint32_t, uint32_t> comm_index;
   absl::flat_hash_map<std::tuple<uint32_t, uint32_t, uint32_t>, uint32_t> channel_index;
   absl::flat_hash_map<std::string, uint32_t> meta_index;
@@ -163,11 +168,12 @@ absl::StatusOr<Graph> BuildGraph(std::vector<Reader> traces, const LoadOptions& 
     if (t.completeness() != Completeness::kSealed) incomplete.push_back(t.rank());
     graph.trace_bytes += t.file_bytes();
 
-    // An incomplete trace is not trusted to equal another one.
-    std::vector<std::pair<size_t, uint32_t>>& same = candidates[StructureHash(t)];
+    // Equal files are recognised without compiling them. An incomplete trace is not trusted to
+    // equal another one.
+    std::vector<std::pair<size_t, uint32_t>>& same = candidates[TraceHash(t)];
     const auto match = std::find_if(same.begin(), same.end(), [&](const auto& candidate) {
       return traces[candidate.first].completeness() == t.completeness() &&
-             SameStructure(traces[candidate.first], t);
+             SameTrace(traces[candidate.first], t);
     });
     if (match != same.end()) {
       rank.program = match->second;
@@ -175,9 +181,20 @@ absl::StatusOr<Graph> BuildGraph(std::vector<Reader> traces, const LoadOptions& 
       PRISM_RETURN_IF_ERROR(t.CheckNodes());
       PRISM_ASSIGN_OR_RETURN(Program program, Compile(t, options.allow_incomplete));
       truncated += program.truncated;
-      rank.program = static_cast<uint32_t>(graph.programs.size());
-      graph.programs.push_back(std::move(program));
-      same.emplace_back(i, rank.program);
+      // Others differ in what does not matter: thread names, how often an event was asked for.
+      const std::vector<uint32_t> peers = PeerPattern(t);
+      auto& compiled = programs_by_hash[ProgramHash(program, peers)];
+      const auto equal = std::find_if(compiled.begin(), compiled.end(), [&](const auto& candidate) {
+        return candidate.second == peers && SameProgram(graph.programs[candidate.first], program);
+      });
+      if (equal != compiled.end()) {
+        rank.program = equal->first;
+      } else {
+        rank.program = static_cast<uint32_t>(graph.programs.size());
+        graph.programs.push_back(std::move(program));
+        compiled.emplace_back(rank.program, peers);
+      }
+      if (same.size() < kMaxCandidates) same.emplace_back(i, rank.program);
     }
     const Program& program = graph.programs[rank.program];
     graph.ops += program.op_count;

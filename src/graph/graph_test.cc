@@ -100,6 +100,34 @@ TEST_F(GraphTest, AllToAllRanksShareThoughTheirPeersDiffer) {
   EXPECT_THAT(CheckStructure(graph), IsEmpty());
 }
 
+// Two ranks of one role on a real machine: another thread name, another number of polls that
+// happened to succeed.
+TEST_F(GraphTest, RanksThatDifferInPollingShareAProgram) {
+  std::filesystem::create_directory(directory_ + "/trace");
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    Writer w;
+    ASSERT_EQ(w.Open((directory_ + "/" + TraceName(rank)).c_str(), rank, 2), 0);
+    const uint32_t stream = w.AddStream(0, 0, "s"), one[3] = {1, 1, 1};
+    w.String("rank " + std::to_string(rank));
+    for (uint64_t i = 1; i <= 3; ++i) {
+      w.HostCall(0);
+      if (rank == 1) w.HostCall(0);
+      w.Launch(stream, w.Kernel(trace::KernelKind::kKernel, "k", one, one, 0, 0));
+      w.Record(stream, 1, i);
+      for (uint32_t poll = 0; poll < rank * i; ++poll) w.SyncEvent(1, i, /*query=*/true);
+    }
+    w.SyncStream(stream);
+    ASSERT_EQ(w.Close(0), 0);
+  }
+  const Graph graph = *LoadJob(directory_);
+  EXPECT_THAT(graph.programs, SizeIs(1));
+  size_t waits = 0;
+  for (const Sequence& s : graph.programs[0].sequences) {
+    for (const Op& op : s.ops) waits += op.kind == OpKind::kWait;
+  }
+  EXPECT_EQ(waits, 1u);  // a poll is none
+}
+
 TEST_F(GraphTest, PipelineStagesDiffer) {
   const Graph graph = Load({.kind = JobKind::kPipeline, .world = 4, .micro_batches = 8});
   EXPECT_GE(graph.programs.size(), 3u);

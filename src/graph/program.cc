@@ -74,24 +74,6 @@ class Hasher {
   uint64_t hash_ = 0x243f6a8885a308d3;
 };
 
-// Peers as "the first, the second, ... peer that this communicator's calls name": equal for ranks
-// that talk to different neighbours in the same pattern.
-std::vector<uint32_t> PeerPattern(const Reader& trace) {
-  absl::flat_hash_map<std::pair<uint32_t, int32_t>, uint32_t> seen;
-  absl::flat_hash_map<uint32_t, uint32_t> next;
-  std::vector<uint32_t> pattern;
-  for (const trace::CallRecord& call : trace.calls()) {
-    if (IsCollective(static_cast<CommOp>(call.op))) {
-      pattern.push_back(kNone);
-      continue;
-    }
-    const auto [it, inserted] = seen.try_emplace({call.comm, call.peer}, 0);
-    if (inserted) it->second = next[call.comm]++;
-    pattern.push_back(it->second);
-  }
-  return pattern;
-}
-
 // Position of each call's communicator among the trace's.
 std::vector<uint32_t> CommPattern(const Reader& trace) {
   absl::flat_hash_map<uint32_t, uint32_t> position;
@@ -152,7 +134,29 @@ std::vector<uint32_t> InitPattern(const Reader& trace) {
   return pattern;
 }
 
+// Nodes of threads that are no operations.
+bool IsDropped(const Node& n) {
+  return (n.kind == NodeKind::kHost && n.b == 0) ||
+         (n.kind == NodeKind::kSync && static_cast<SyncKind>(n.detail) == SyncKind::kQueryTrue);
+}
+
 }  // namespace
+
+std::vector<uint32_t> PeerPattern(const Reader& trace) {
+  absl::flat_hash_map<std::pair<uint32_t, int32_t>, uint32_t> seen;
+  absl::flat_hash_map<uint32_t, uint32_t> next;
+  std::vector<uint32_t> pattern;
+  for (const trace::CallRecord& call : trace.calls()) {
+    if (IsCollective(static_cast<CommOp>(call.op))) {
+      pattern.push_back(kNone);
+      continue;
+    }
+    const auto [it, inserted] = seen.try_emplace({call.comm, call.peer}, 0);
+    if (inserted) it->second = next[call.comm]++;
+    pattern.push_back(it->second);
+  }
+  return pattern;
+}
 
 std::string_view CommOpName(CommOp op) {
   static constexpr std::string_view kNames[] = {
@@ -222,9 +226,13 @@ absl::StatusOr<Program> Compile(const Reader& trace, bool allow_incomplete) {
   };
 
   Program p;
-  for (size_t i = 0; i < trace.string_count(); ++i) {
-    p.strings.emplace_back(trace.string(static_cast<uint32_t>(i)));
-  }
+  absl::flat_hash_map<uint32_t, uint32_t> string_ids;  // of the trace -> of the program
+  const auto intern = [&](uint32_t id) {
+    if (id == kNone) return kNone;
+    const auto [it, inserted] = string_ids.try_emplace(id, static_cast<uint32_t>(p.strings.size()));
+    if (inserted) p.strings.emplace_back(trace.string(id));
+    return it->second;
+  };
   for (const trace::KernelRecord& k : trace.kernels()) {
     Kernel kernel{std::string(trace.string(k.name)), k.kind, {}, {}, k.shared_bytes, k.bytes};
     std::copy(std::begin(k.grid), std::end(k.grid), kernel.grid);
@@ -246,7 +254,7 @@ absl::StatusOr<Program> Compile(const Reader& trace, bool allow_incomplete) {
     const trace::CallRecord& c = trace.calls()[i];
     for (uint32_t participant : numbers.participants[i]) {
       p.calls.push_back({participant, static_cast<CommOp>(c.op), c.dtype, c.reduction, c.count,
-                         c.bytes, c.group, c.call_site});
+                         c.bytes, c.group, intern(c.call_site)});
       peer_of_call.push_back(peers[i]);
     }
   }
@@ -380,11 +388,13 @@ absl::StatusOr<Program> Compile(const Reader& trace, bool allow_incomplete) {
       continue;
     }
     for (const Node& n : trace.nodes(s)) {
+      if (IsDropped(n)) continue;
       Op op{OpKind::kNothing, 0, 0, n.a, n.b, kNone};
       switch (n.kind) {
         case NodeKind::kHost:
           op.kind = OpKind::kHost;
-          p.host_timed = p.host_timed || n.b > 0;
+          op.a = 0;  // how many calls it was does not matter
+          p.host_timed = true;
           break;
         case NodeKind::kEnqueue:
           if (n.b < p.sequences[n.a].ops.size()) op.kind = OpKind::kEnqueue;
@@ -408,7 +418,7 @@ absl::StatusOr<Program> Compile(const Reader& trace, bool allow_incomplete) {
         case NodeKind::kSync: {
           const auto kind = static_cast<SyncKind>(n.detail);
           uint32_t slot = kNone;
-          if (kind == SyncKind::kEvent || kind == SyncKind::kQueryTrue) {
+          if (kind == SyncKind::kEvent) {
             slot = slot_of_event(n.a, n.b);
           } else {
             const auto nodes =
@@ -428,6 +438,7 @@ absl::StatusOr<Program> Compile(const Reader& trace, bool allow_incomplete) {
         }
         case NodeKind::kMark:
           op.kind = OpKind::kMark;
+          op.a = intern(n.a);
           op.detail = n.detail;
           break;
         default:
@@ -458,7 +469,7 @@ absl::StatusOr<Program> Compile(const Reader& trace, bool allow_incomplete) {
   return p;
 }
 
-uint64_t StructureHash(const Reader& trace) {
+uint64_t TraceHash(const Reader& trace) {
   Hasher h;
   for (uint32_t s = 0; s < trace.sequences().size(); ++s) {
     const trace::SequenceRecord& record = trace.sequences()[s];
@@ -480,7 +491,7 @@ uint64_t StructureHash(const Reader& trace) {
   return h.value();
 }
 
-bool SameStructure(const Reader& x, const Reader& y) {
+bool SameTrace(const Reader& x, const Reader& y) {
   if (x.sequences().size() != y.sequences().size() || x.span_count() != y.span_count() ||
       x.communicators().size() != y.communicators().size() ||
       x.calls().size() != y.calls().size() || x.string_count() != y.string_count() ||
@@ -515,6 +526,71 @@ bool SameStructure(const Reader& x, const Reader& y) {
     if (!SameNodes(x, y, s)) return false;
   }
   return InitPattern(x) == InitPattern(y);
+}
+
+uint32_t OpAtNode(const trace::NodeList& thread, uint64_t node) {
+  uint32_t op = 0;
+  uint64_t index = 0;
+  for (const Node& n : thread) {
+    if (index++ == node) break;
+    op += !IsDropped(n);
+  }
+  return op;
+}
+
+uint64_t ProgramHash(const Program& program, const std::vector<uint32_t>& peers) {
+  Hasher h;
+  for (const Sequence& s : program.sequences) {
+    h.Add(uint64_t{s.device} << 32 | static_cast<uint32_t>(s.priority));
+    h.Add(static_cast<uint64_t>(s.kind));
+    h.Add(s.ops.data(), s.ops.size() * sizeof(Op));
+    h.Add(s.provenance.data(), s.provenance.size());
+  }
+  for (const Span& s : program.spans) h.Add(s.hash);
+  for (const Participant& p : program.participants) h.Add(uint64_t{p.size} << 32 | p.device);
+  for (const Call& c : program.calls) {
+    h.Add(uint64_t{c.participant} << 32 | static_cast<uint32_t>(c.op));
+    h.Add(c.count);
+  }
+  for (uint32_t peer : peers) h.Add(peer);
+  return h.value();
+}
+
+bool SameProgram(const Program& x, const Program& y) {
+  const auto same_bytes = [](const auto& p, const auto& q) {
+    return p.size() == q.size() &&
+           (p.empty() || std::memcmp(p.data(), q.data(), p.size() * sizeof(p[0])) == 0);
+  };
+  return x.slots == y.slots && x.strings == y.strings &&
+         std::ranges::equal(x.sequences, y.sequences,
+                            [&](const Sequence& p, const Sequence& q) {
+                              return p.kind == q.kind && p.device == q.device &&
+                                     p.priority == q.priority &&
+                                     (p.kind == SequenceKind::kThread || p.name == q.name) &&
+                                     same_bytes(p.ops, q.ops) &&
+                                     same_bytes(p.provenance, q.provenance);
+                            }) &&
+         std::ranges::equal(x.kernels, y.kernels,
+                            [](const Kernel& p, const Kernel& q) {
+                              return p.name == q.name && p.kind == q.kind &&
+                                     std::ranges::equal(p.grid, q.grid) &&
+                                     std::ranges::equal(p.block, q.block) &&
+                                     p.shared_bytes == q.shared_bytes && p.bytes == q.bytes;
+                            }) &&
+         std::ranges::equal(x.spans, y.spans,
+                            [](const Span& p, const Span& q) {
+                              return p.hash == q.hash && p.kernels == q.kernels;
+                            }) &&
+         std::ranges::equal(x.participants, y.participants,
+                            [](const Participant& p, const Participant& q) {
+                              return p.size == q.size && p.device == q.device &&
+                                     p.collectives == q.collectives && p.has_init == q.has_init;
+                            }) &&
+         std::ranges::equal(x.calls, y.calls, [](const Call& p, const Call& q) {
+           return p.participant == q.participant && p.op == q.op && p.dtype == q.dtype &&
+                  p.reduction == q.reduction && p.count == q.count && p.bytes == q.bytes &&
+                  p.group == q.group && p.call_site == q.call_site;
+         });
 }
 
 }  // namespace prism::graph

@@ -1,11 +1,13 @@
 // Program: what one rank does, compiled from its trace so that it can be walked at speed and
 // shared.
 //
-// The operations of a program are the nodes of the trace, one to one and in the same order, with
-// every reference resolved: an event wait names a slot instead of (event, version), a call names a
-// participant instead of a job-wide communicator. Ranks whose traces are equal but for communicator
-// numbers and peers share one program; what differs is in RankBinding (graph.h). Immutable once
-// compiled; any number of threads may read.
+// The operations of a stream are its trace's nodes, one to one; those of a thread are its nodes but
+// for two kinds that say nothing about order or time: counts of calls without a time, and
+// successful event queries (a query does not wait; how many succeed depends on the machine that
+// captured). Every reference is resolved: an event wait names a slot instead of (event, version), a
+// call names a participant instead of a job-wide communicator. Ranks whose programs are equal but
+// for communicator numbers, peers and the names of threads share one; what differs is in
+// RankBinding. Immutable once compiled, but for AddSlot; any number of threads may read.
 //
 // A slot is the completion time of one operation that somebody waits for: an event's record, the
 // last operation before a synchronization, a probe.
@@ -106,7 +108,7 @@ struct Program {
   std::vector<Span> spans;
   std::vector<Participant> participants;
   std::vector<Call> calls;
-  std::vector<std::string> strings;
+  std::vector<std::string> strings;  // that marks and calls name
   uint32_t slots = 0;
   uint64_t op_count = 0;
   bool host_timed = false;  // the trace says how long the host took between its visible calls
@@ -136,10 +138,22 @@ absl::StatusOr<Program> Compile(const trace::Reader& trace, bool allow_incomplet
 /// Finds participants and calls of a trace, in the order that Compile() numbers them.
 absl::StatusOr<RankBinding> Bind(const trace::Reader& trace);
 
-/// Hash over everything that Compile() looks at: equal traces have equal hashes.
-uint64_t StructureHash(const trace::Reader& trace);
-/// Tells whether two traces compile to the same program.
-bool SameStructure(const trace::Reader& x, const trace::Reader& y);
+/// Index of the first operation at or after node `node` of a thread's sequence.
+uint32_t OpAtNode(const trace::NodeList& thread, uint64_t node);
+
+/// Hash over what two traces that compile to the same program usually have in common, without a
+/// look at their nodes.
+uint64_t TraceHash(const trace::Reader& trace);
+/// Tells, without compiling, that two traces compile to the same program. False says nothing.
+bool SameTrace(const trace::Reader& x, const trace::Reader& y);
+
+/// `peers`: PeerPattern() of the trace, which programs that are shared must have in common.
+uint64_t ProgramHash(const Program& program, const std::vector<uint32_t>& peers);
+bool SameProgram(const Program& x, const Program& y);
+
+/// Of each call of the trace, which of its communicator's peers it names, counted by first
+/// appearance; kNone for collectives.
+std::vector<uint32_t> PeerPattern(const trace::Reader& trace);
 
 }  // namespace prism::graph
 

@@ -487,6 +487,15 @@ std::optional<Repetition> FindRepetition(std::span<const Token> tokens) {
       it->second = i;
     }
   }
+  // Where the optimizer is known, a step contains it, and steps make up most of what lies between
+  // its runs.
+  size_t first_optimizer = tokens.size(), last_optimizer = 0;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (!tokens[i].optimizer) continue;
+    first_optimizer = std::min(first_optimizer, i);
+    last_optimizer = i;
+  }
+  const bool optimizer_known = first_optimizer < tokens.size();
   std::optional<Repetition> best;
   size_t best_blocks = 0;
   for (size_t period : candidates) {
@@ -496,13 +505,13 @@ std::optional<Repetition> FindRepetition(std::span<const Token> tokens) {
     const std::span<const Token> word =
         tokens.subspan(longest.first + longest.length - period, period);
     if (!HasUniqueToken(word)) continue;
-    // Fewest optimizer runs, but at least one; a period that covers little of the run is an
-    // accident.
-    size_t blocks = OptimizerBlocks(word);
-    if (blocks == 0 || 2 * stretches.covered < tokens.size()) blocks = SIZE_MAX;
-    const bool better = !best.has_value() || blocks < best_blocks ||
-                        (blocks == best_blocks && longest.length > best->length);
-    if (better) {
+    const size_t blocks = OptimizerBlocks(word);
+    if (optimizer_known &&
+        (blocks == 0 || 2 * stretches.covered < last_optimizer - first_optimizer))
+      continue;
+    // The fewest runs of the optimizer, then the longest stretch, then the shortest period.
+    if (!best.has_value() || blocks < best_blocks ||
+        (blocks == best_blocks && longest.length > best->length)) {
       best = longest;
       best_blocks = blocks;
     }

@@ -59,6 +59,11 @@ TEST(FindRepetitionTest, RegularEvaluationIsNotPartOfTheStep) {
   EXPECT_EQ(Found("abOabOabOeeabOabOabOeeabOabOabOee"), "abO");
 }
 
+TEST(FindRepetitionTest, LayersAreNotStepsWhereStepsDiffer) {
+  EXPECT_EQ(Found("lllllxOlllllyOlllllzO"), "");
+  EXPECT_EQ(Found("ijklmnopqrstuvwxyzabOabOabO"), "abO");  // a long beginning does not count
+}
+
 TEST(FindRepetitionTest, WhatEndsTheRunDoesNotMatter) { EXPECT_EQ(Found("wabOabOabOzz"), "abO"); }
 
 // The definition, by trying everything.

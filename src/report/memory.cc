@@ -83,9 +83,10 @@ std::vector<std::pair<graph::Place, int64_t>> DeviceMemoryChanges(const std::str
       in_use += m.bytes;
       // The change happened before node host_node of its thread: when the node before it was done.
       graph::Place place;
-      if (m.thread < program.sequences.size() && m.host_node > 0 &&
-          m.host_node <= program.sequences[m.thread].ops.size()) {
-        place = {m.thread, static_cast<uint32_t>(m.host_node - 1)};
+      if (m.thread < program.sequences.size() &&
+          program.sequences[m.thread].kind == trace::SequenceKind::kThread) {
+        const uint32_t op = graph::OpAtNode(trace->nodes(m.thread), m.host_node);
+        if (op > 0 && op <= program.sequences[m.thread].ops.size()) place = {m.thread, op - 1};
       }
       changes.emplace_back(place, in_use);
     }

@@ -117,11 +117,13 @@ void Summarize(const Graph& graph, const CostModel& model, const Evaluated& eval
         const uint32_t comm = rank.comm[call.participant];
         CommunicationRow& c = rows[{group_names[comm], std::string(graph::CommOpName(call.op))}];
         c.calls += 1;
-        if (call.op != trace::CommOp::kRecv) {
-          c.bytes += static_cast<double>(call.count * engine::ElementBytes(call.dtype));
-        }
-        c.transfer_ns += static_cast<double>(i->end_ns - i->met_ns);
-        c.wait_ns += static_cast<double>(i->met_ns - i->start_ns);
+        c.bytes += static_cast<double>(call.count * engine::ElementBytes(call.dtype));
+        // Calls of a group run side by side: each stands for its part of the group's time.
+        uint32_t first = i->op;
+        while (sequence.ops[first].detail == 0) --first;
+        const double side_by_side = sequence.ops[first].detail;
+        c.transfer_ns += static_cast<double>(i->end_ns - i->met_ns) / side_by_side;
+        c.wait_ns += static_cast<double>(i->met_ns - i->start_ns) / side_by_side;
       }
     }
     row.compute_ns = UnionNs(&spans);

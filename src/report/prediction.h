@@ -56,7 +56,7 @@ struct CommunicationRow {
   std::string operation;
   uint32_t communicators;  // of this kind in the job
   double calls;
-  double bytes;        // that a rank contributes
+  double bytes;        // that a rank contributes (receives: gets)
   double transfer_ns;  // after all have come
   double wait_ns;      // for the others
 };

@@ -62,13 +62,10 @@ void CollectGaps(const graph::Graph& graph, Report* report) {
     for (std::string line; std::getline(lines, line);) {
       const ordered_json j = ordered_json::parse(line, nullptr, false);
       if (!j.is_object()) continue;
-      if (const auto one = j.find("fidelity_gap"); one != j.end() && one->is_string()) {
-        of_meta[i].insert(one->get<std::string>());
-      }
-      if (const auto many = j.find("gaps"); many != j.end() && many->is_array()) {
-        for (const ordered_json& gap : *many) {
-          if (gap.is_string()) of_meta[i].insert(gap.get<std::string>());
-        }
+      const auto gaps = j.find("fidelity_gaps");
+      if (gaps == j.end() || !gaps->is_array()) continue;
+      for (const ordered_json& gap : *gaps) {
+        if (gap.is_string()) of_meta[i].insert(gap.get<std::string>());
       }
     }
   }

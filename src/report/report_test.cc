@@ -93,6 +93,7 @@ TEST_F(ReportTest, SimulationHasStepRangeSharesAndFiles) {
   EXPECT_EQ(json["schema"], "prism.simulate");
   EXPECT_EQ(json["step_ns"], p.step_ns);
   EXPECT_THAT(report->Text(), HasSubstr("step time"));
+  EXPECT_EQ(report->fidelity_gaps.at("cuMulticastCreate"), 16u);
   EXPECT_THAT(report->Text(), HasSubstr("AllGather"));
 }
 

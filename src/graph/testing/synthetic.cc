@@ -223,7 +223,7 @@ int WriteJob(const std::string& directory, const SyntheticJob& job) {
       return error;
     RankProgram program(w, job, rank);
     for (uint32_t step = 0; step < job.steps; ++step) program.Step(step);
-    w.Meta(R"({"command":["python","train.py"],"gaps":[]})");
+    w.Meta(R"({"command":["python","train.py"],"fidelity_gaps":["cuMulticastCreate"]})");
     if (job.seal) {
       if (const int error = w.Close(0); error != 0) return error;
     }
