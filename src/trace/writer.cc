@@ -324,13 +324,13 @@ struct Writer::Impl : OpenWriter {
 
   void AppendHost(Sequence& thread, NodeKind kind, uint32_t a, uint32_t b, uint16_t detail = 0) {
     std::lock_guard lock(thread.mutex);
-    if (kind == NodeKind::kMark) {
-      FlushHostTime(thread);
-      thread.last_ns = 0;
-    } else {
-      MarkLastLaunch(thread);
-      FlushHostTime(thread);
-    }
+    // Neither orders work: a span that is still open goes on behind them.
+    const bool passive =
+        kind == NodeKind::kMark ||
+        (kind == NodeKind::kSync && detail == static_cast<uint16_t>(SyncKind::kQueryTrue));
+    if (!passive) MarkLastLaunch(thread);
+    FlushHostTime(thread);
+    if (passive) thread.last_ns = 0;
     Append(thread, kind, a, b, detail);
   }
 

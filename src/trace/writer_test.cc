@@ -168,6 +168,22 @@ TEST_F(WriterTest, SpansEndAtOtherNodesAndAreStoredOnce) {
   EXPECT_EQ(seal.dropped, 0u);
 }
 
+TEST_F(WriterTest, QueriesAndMarksLeaveTheOpenSpanAlone) {
+  Writer w;
+  ASSERT_EQ(w.Open(path_.c_str(), 0, 1), 0);
+  const uint32_t s = w.AddStream(0, 0, "default"), t = w.ThisThread(), k = Kernel(w, "k");
+  w.Launch(s, k);
+  w.Launch(s, k);
+  w.SyncEvent(5, 1, /*query=*/true);
+  w.Mark(MarkKind::kInstant, "x");
+  w.Launch(s, k);
+  ASSERT_EQ(w.Close(0), 0);
+  const RawFile file(path_);
+  EXPECT_THAT(Text(file.nodes.at(s)), ElementsAre("1 0 3"));
+  ASSERT_EQ(file.nodes.at(t).size(), 4u);
+  EXPECT_EQ(file.nodes.at(t)[3].kind, NodeKind::kEnqueueLast);
+}
+
 TEST_F(WriterTest, SpanHashIsThatOfFormat) {
   Writer w;
   ASSERT_EQ(w.Open(path_.c_str(), 0, 1), 0);
