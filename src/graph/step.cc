@@ -31,12 +31,13 @@ uint64_t HashText(std::string_view text) {
   return hash;
 }
 
-// Kernels that only optimizers launch: PyTorch's foreach and fused ones, the pointwise form of
-// Adam, Apex and others.
+// Kernels that only optimizers launch: PyTorch's fused ones, the pointwise and ternary operations
+// of its foreach Adam family (foreach copies and scalings also serve gathering and clipping), Apex
+// and others.
 bool IsOptimizerKernel(std::string_view name) {
   static constexpr std::string_view kParts[] = {
-      "multi_tensor_apply", "multi_tensor_", "adam",  "Adam", "addcdiv",
-      "FusedSgd",           "fused_sgd",     "_sgd_", "lamb", "Lamb"};
+      "ForeachPointwiseOp", "ForeachTernaryOp", "addcdiv", "adam", "Adam",
+      "FusedSgd",           "fused_sgd",        "lamb",    "Lamb"};
   return std::any_of(std::begin(kParts), std::end(kParts), [&](std::string_view part) {
     return name.find(part) != std::string_view::npos;
   });
