@@ -25,8 +25,9 @@ class SimulateVerb final : public Verb {
   absl::StatusOr<int> Run(const Invocation& invocation) override {
     PRISM_ASSIGN_OR_RETURN(report::ReportOptions options, flags_.Options());
     if (timeline_ != "none") {
-      options.timeline_path =
-          timeline_.empty() ? flags_.directory() + "/timeline.pftrace.gz" : timeline_;
+      options.timeline_path = timeline_.empty()
+                                  ? flags_.directory() + "/" + std::string(report::kTimelineName)
+                                  : timeline_;
     }
     PRISM_ASSIGN_OR_RETURN(const report::Report report,
                            report::Simulate(flags_.directory(), options));

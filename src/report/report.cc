@@ -211,6 +211,10 @@ absl::StatusOr<Report> Build(const std::string& directory, const ReportOptions& 
     report.no_prediction_because = std::string(failure.message());
     report.hint = HintOf(failure);
   }
+  if (const std::string earlier = absl::StrCat(directory, "/", std::string(kTimelineName));
+      report.timeline_path.empty() && std::filesystem::exists(earlier, error)) {
+    report.timeline_path = earlier;
+  }
   report.memory = ReadMemory(directory, report.world, graph.ok() ? &*graph : nullptr, job);
   return report;
 }

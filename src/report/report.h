@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -20,6 +21,9 @@
 #include "src/report/prediction.h"
 
 namespace prism::report {
+
+/// Where a job's timeline is written unless the user says otherwise, in its directory.
+inline constexpr std::string_view kTimelineName = "timeline.pftrace.gz";
 
 struct ReportOptions {
   std::string target = {};  // "": the job's own
@@ -51,7 +55,7 @@ struct Report {
   std::string hint;  // remedy for that
   std::vector<RankMemory> memory;
   uint64_t gpu_memory_bytes = 0;  // of the target
-  std::string timeline_path;      // written
+  std::string timeline_path;      // written now, or by an earlier simulation
 
   std::string Text() const;
   nlohmann::ordered_json Json() const;
