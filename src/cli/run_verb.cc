@@ -1,12 +1,11 @@
 // prism run: capture a program, then predict and report, each as its own verb does it.
-#include <algorithm>
-
 #include "fmt/format.h"
 #include "src/base/log.h"
 #include "src/cli/capture_options.h"
 #include "src/cli/capture_session.h"
 #include "src/cli/command_line.h"
 #include "src/cli/verbs.h"
+#include "src/report/report.h"
 
 namespace prism::cli {
 namespace {
@@ -35,21 +34,17 @@ class RunVerb final : public Verb {
     }
     spdlog::info("captured {} rank{}, {} communications, in {:.1f} s: {}", result.world,
                  result.world == 1 ? "" : "s", result.operations, result.seconds, result.job);
-    // A prediction or report that fails is prism's failure; the program itself ended well.
-    for (const char* next : {"simulate", "report"}) {
-      const auto verbs = AllVerbs();
-      const bool known = std::any_of(verbs.begin(), verbs.end(), [&](const auto& verb) {
-        return std::string_view(verb->name()) == next;
-      });
-      if (!known) return absl::InternalError(fmt::format("this prism has no verb '{}'", next));
-      // With --json stdout carries one object: the report's.
-      std::vector<std::string> arguments{invocation.program, next, result.job};
-      if (invocation.json) {
-        if (std::string_view(next) == "simulate") continue;
-        arguments.emplace_back("--json");
-      }
-      if (RunCommandLine(verbs, arguments) != kExitOk) return kExitOwnFailure;
+    // A prediction or report that fails is prism's failure; the program itself ended well. The
+    // report shows the prediction, so `simulate` only leaves its files here.
+    const auto simulated = report::Simulate(
+        result.job, {.timeline_path = result.job + "/" + std::string(report::kTimelineName)});
+    if (!simulated.ok()) {
+      spdlog::warn("no prediction: {}", std::string(simulated.status().message()));
     }
+    // With --json stdout carries one object: the report's.
+    std::vector<std::string> arguments{invocation.program, "report", result.job};
+    if (invocation.json) arguments.emplace_back("--json");
+    if (RunCommandLine(AllVerbs(), arguments) != kExitOk) return kExitOwnFailure;
     return result.exit_code;
   }
 
