@@ -53,6 +53,7 @@ std::string SummarizeFrames(const std::vector<PythonFrame>& frames) {
   const auto is_users = [](const PythonFrame& frame) {
     return frame.path.find("/site-packages/") == std::string::npos &&
            frame.path.find("/dist-packages/") == std::string::npos &&
+           frame.path.find("/python/prism/") == std::string::npos &&  // runs the user's program
            frame.path.find("/lib/python3") == std::string::npos && frame.path[0] != '<';
   };
   const bool any_user = std::any_of(frames.begin(), frames.end(), is_users);
