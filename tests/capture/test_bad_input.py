@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import socket
+import subprocess
 import sys
 
 import pytest
@@ -113,3 +114,14 @@ def test_thesis_is_still_there_after_force(prism, tmp_path):
     prism("capture", "--device", "none", "--force", "--job", folder, *TORCHRUN)
     assert (folder / "thesis.tex").read_text() == "x"
 
+
+
+def test_too_little_shared_memory_is_named(prism, tmp_path):
+    mount = "mount -t tmpfs -o size=1m tmpfs /dev/shm"
+    if subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True).returncode:
+        pytest.skip("this user may not mount: run the tests as root to see it")
+    command = [str(prism.path), "capture", "--device", "none", "--job", str(tmp_path / "j"), *TORCHRUN]
+    result = subprocess.run(["unshare", "-m", "sh", "-c", f"{mount} && exec \"$@\"", "sh", *command], env=prism.environment(), text=True, capture_output=True)
+    assert result.returncode == 125
+    assert "/dev/shm has 1 MiB free, at least 64 MiB are needed" in result.stderr
+    assert "hint: remove old files there, or give it more (containers: --shm-size 8g)" in result.stderr
