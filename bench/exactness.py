@@ -65,7 +65,7 @@ class Case:
             shutil.rmtree(job)  # of an earlier run of this script
         job.parent.mkdir(parents=True, exist_ok=True)
         launcher = [self.options.python, "-m", "torch.distributed.run"] if nodes == 1 else ["torchrun", f"--nnodes={nodes}"]
-        command = [self.options.prism, "capture", "--device", "host", "--values", "cpu"]
+        command = [self.options.prism, "capture", "--device", "host", "--values", "cpu", "--tee", "all"]
         command += ["--target", f"h200x{per_node}:{nodes}", "--job", job, "--", *launcher]
         return self._run([*command, f"--nproc-per-node={per_node}", *self.program], {})
 
