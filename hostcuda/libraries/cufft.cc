@@ -117,7 +117,8 @@ cufftResult Execute(cufftHandle handle, int direction) noexcept {
     name =
         "hostcufft_fft_" + plan.types + (effective == CUFFT_FORWARD ? "_forward_n" : "_inverse_n");
     for (size_t i = 0; i < plan.extents.size(); ++i) {
-      name += (i ? "x" : "") + std::to_string(plan.extents[i]);
+      if (i) name.push_back('x');
+      name.append(std::to_string(plan.extents[i]));
       elements *= static_cast<uint64_t>(plan.extents[i]);
     }
     name += "_b" + std::to_string(plan.batch);
