@@ -81,6 +81,19 @@ def test_forced_install_is_undone_by_uninstall(command, environment):
     assert [p.name for p in site.rglob("*") if p.is_file()] == ["libcudnn.so.9"]
 
 
+def test_install_removes_what_an_earlier_one_left(command, build, environment, tmp_path):
+    env, site, library = environment
+    library.unlink()
+    more = tmp_path / "libraries"
+    more.mkdir()
+    for name in ("libcuda.so.1", "libcublas.so.13"):
+        (more / name).symlink_to(build / "hostcuda/lib" / name)
+    assert hostcuda(command, "install", "--env", env, "--libraries", more).returncode == 0
+    (more / "libcublas.so.13").unlink()
+    assert hostcuda(command, "install", "--env", env, "--libraries", more).returncode == 0
+    assert [p.name for p in site.rglob("*.so.1*") if not p.is_symlink()] == ["libcuda.so.1"]
+
+
 def test_install_does_not_write_through_hard_links(command, tmp_path):
     folder = tmp_path / "env/lib/python3.11/site-packages/nvidia/cu13/lib"
     folder.mkdir(parents=True)
