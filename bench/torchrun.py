@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-STEP_LINE = re.compile(r"^step (\d+) loss \S+ (\S+)", re.M)
-RANK_LINE = re.compile(r"^rank (\d+) (?:checksum ([0-9a-f]+) )?max_memory_allocated (\d+) max_memory_reserved (\d+)", re.M)
+STEP_LINE = re.compile(r"^(?:\[rank\d+\]: )?step (\d+) loss \S+ (\S+)", re.M)
+RANK_LINE = re.compile(r"^(?:\[rank\d+\]: )?rank (\d+) (?:checksum ([0-9a-f]+) )?max_memory_allocated (\d+) max_memory_reserved (\d+)", re.M)
 
 
 class RunFailed(Exception):
