@@ -27,7 +27,8 @@ JobClock& Clock() {
   static JobClock* const clock = []() -> JobClock* {
     const char* name = getenv("HOSTCUDA_CLOCK");
     if (name != nullptr && *name != '\0' && strcmp(name, "free") != 0) {
-      fprintf(stderr, "hostcuda: HOSTCUDA_CLOCK=%s: only 'free' exists; unset it or use 'free'\n", name);
+      fprintf(stderr, "hostcuda: HOSTCUDA_CLOCK=%s: only 'free' exists; unset it or use 'free'\n",
+              name);
       _exit(125);
     }
     return new FreeClock;

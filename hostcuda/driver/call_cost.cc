@@ -1,4 +1,5 @@
-// Measures what the commonest calls cost, and what a process that initialized hostcuda holds: prints one JSON line.
+// Measures what the commonest calls cost, and what a process that initialized hostcuda holds:
+// prints one JSON line.
 //
 //   build/dev/hostcuda/driver/hostcuda_call_cost
 #include <cuda.h>
@@ -51,7 +52,8 @@ int main() {
   CUcontext context = nullptr;
   if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS) return 1;
   cuCtxSetCurrent(context);
-  const long anonymous = StatusKib("RssAnon") - anonymous_before, shared = StatusKib("RssShmem") - shared_before;
+  const long anonymous = StatusKib("RssAnon") - anonymous_before,
+             shared = StatusKib("RssShmem") - shared_before;
 
   CUstream stream = nullptr, other = nullptr;
   CUevent event = nullptr;
@@ -70,7 +72,8 @@ int main() {
   const uint32_t grid[3] = {1, 1, 1}, block[3] = {32, 1, 1};
   char buffer[64] = {};
 
-  const double launch = Cost([&] { cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, nullptr, nullptr); });
+  const double launch =
+      Cost([&] { cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, nullptr, nullptr); });
   const double named = Cost([&] { table->launch_named(stream, "gemm", grid, block, 0); });
   const double record = Cost([&] { cuEventRecord(event, stream); });
   const double wait = Cost([&] { cuStreamWaitEvent(other, event, 0); });
@@ -78,9 +81,12 @@ int main() {
   const double synchronize = Cost([&] { cuStreamSynchronize(stream); });
   const double set = Cost([&] { cuMemsetD8Async(memory, 0, 64, stream); });
   (void)buffer;
-  printf("{\"launch_ns\": %.0f, \"launch_named_ns\": %.0f, \"event_record_ns\": %.0f, \"stream_wait_event_ns\": %.0f, "
-         "\"copy_64B_ns\": %.0f, \"set_64B_ns\": %.0f, \"stream_synchronize_ns\": %.0f, \"rss_anonymous_kib\": %ld, "
-         "\"rss_shared_kib\": %ld}\n",
-         launch, named, record, wait, copy, set, synchronize, anonymous, shared);
+  printf(
+      "{\"launch_ns\": %.0f, \"launch_named_ns\": %.0f, \"event_record_ns\": %.0f, "
+      "\"stream_wait_event_ns\": %.0f, "
+      "\"copy_64B_ns\": %.0f, \"set_64B_ns\": %.0f, \"stream_synchronize_ns\": %.0f, "
+      "\"rss_anonymous_kib\": %ld, "
+      "\"rss_shared_kib\": %ld}\n",
+      launch, named, record, wait, copy, set, synchronize, anonymous, shared);
   return 0;
 }

@@ -45,14 +45,16 @@ void EndThread(void* state) {
   thread_state = nullptr;
   auto* own = static_cast<ThreadState*>(state);
   if (Driver::Get() != nullptr) {
-    for (const auto& [context, stream] : own->per_thread_streams) Engine::Get()->DestroyStream(*stream);
+    for (const auto& [context, stream] : own->per_thread_streams)
+      Engine::Get()->DestroyStream(*stream);
   }
   delete own;
 }
 
 ThreadState& Thread() {
   if (thread_state == nullptr) {
-    // Ended by a key, not by a destructor: keys run after the destructors of thread-local objects, which may call CUDA.
+    // Ended by a key, not by a destructor: keys run after the destructors of thread-local objects,
+    // which may call CUDA.
     static const pthread_key_t key = [] {
       pthread_key_t made;
       pthread_key_create(&made, &EndThread);
@@ -135,7 +137,8 @@ CUresult ReleasePrimary(int device) {
   std::lock_guard<std::mutex> lock(contexts.mutex);
   Primary& primary = contexts.primary[device];
   if (primary.retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (--primary.retained == 0 && primary.context != nullptr) Destroy(std::exchange(primary.context, nullptr));
+  if (--primary.retained == 0 && primary.context != nullptr)
+    Destroy(std::exchange(primary.context, nullptr));
   return CUDA_SUCCESS;
 }
 

@@ -1,8 +1,9 @@
 // Contexts, and what a thread has made current.
 //
-// A context belongs to a device and owns its legacy default stream. Handles are pointers, checked by a magic number so
-// that a stale handle is an error and not a crash in most cases. Contexts are never freed (a handle of a destroyed one
-// answers CUDA_ERROR_CONTEXT_IS_DESTROYED). Thread-safe; the current context is a thread's own.
+// A context belongs to a device and owns its legacy default stream. Handles are pointers, checked
+// by a magic number so that a stale handle is an error and not a crash in most cases. Contexts are
+// never freed (a handle of a destroyed one answers CUDA_ERROR_CONTEXT_IS_DESTROYED). Thread-safe;
+// the current context is a thread's own.
 #ifndef HOSTCUDA_DRIVER_CONTEXT_H_
 #define HOSTCUDA_DRIVER_CONTEXT_H_
 
@@ -43,7 +44,8 @@ void SetCurrentContext(Context* context);
 void PushContext(Context* context);
 bool PopContext(Context** context);
 
-/// Retains the primary context of `device`, creating it where needed (which charges the context's memory).
+/// Retains the primary context of `device`, creating it where needed (which charges the context's
+/// memory).
 CUresult RetainPrimary(int device, Context** context);
 CUresult ReleasePrimary(int device);
 CUresult ResetPrimary(int device);
@@ -54,10 +56,12 @@ CUresult DestroyContext(Context* context);
 /// Every context of the process that is alive.
 std::vector<Context*> LiveContexts();
 
-/// Resolves a stream handle (0, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD or a created one) in the current context.
+/// Resolves a stream handle (0, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD or a created one) in the
+/// current context.
 CUresult ResolveStream(CUstream handle, StreamRef* stream);
 
-/// While it lives, stream 0 of this thread means the per-thread default stream: what the _ptsz and _ptds entries do.
+/// While it lives, stream 0 of this thread means the per-thread default stream: what the _ptsz and
+/// _ptds entries do.
 class PerThreadStreamScope {
  public:
   PerThreadStreamScope();

@@ -13,7 +13,8 @@
 namespace hostcuda {
 namespace {
 
-constexpr uint64_t kReleaseBytes = 1u << 20;  // zeroing from here on gives pages back instead of writing them
+constexpr uint64_t kReleaseBytes =
+    1u << 20;  // zeroing from here on gives pages back instead of writing them
 
 enum class Place { kPageable, kHost, kDevice };
 
@@ -36,13 +37,16 @@ int RunCopy(const CopyShape& s) {
   const uint64_t bytes = s.width * s.height * s.depth;
   if (bytes == 0) return kDone;
   DeviceMemory& memory = Driver::Get()->memory();
-  if (!memory.Accessible(s.destination, Span(s.width, s.height, s.depth, s.destination_pitch, s.destination_plane)) ||
-      !memory.Accessible(s.source, Span(s.width, s.height, s.depth, s.source_pitch, s.source_plane))) {
+  if (!memory.Accessible(s.destination, Span(s.width, s.height, s.depth, s.destination_pitch,
+                                             s.destination_plane)) ||
+      !memory.Accessible(s.source,
+                         Span(s.width, s.height, s.depth, s.source_pitch, s.source_plane))) {
     return Failed(CUDA_ERROR_ILLEGAL_ADDRESS);
   }
   int device = 0;
   const bool large = bytes > Options().copy_limit_bytes;
-  const bool flat = s.depth == 1 && (s.height == 1 || (s.width == s.destination_pitch && s.width == s.source_pitch));
+  const bool flat = s.depth == 1 && (s.height == 1 ||
+                                     (s.width == s.destination_pitch && s.width == s.source_pitch));
   if (large && !Moves(bytes)) {
     if (PlaceOf(s.destination, &device) == Place::kDevice) return kDone;
     if (flat && PlaceOf(s.source, &device) == Place::kDevice) {
@@ -56,21 +60,25 @@ int RunCopy(const CopyShape& s) {
   }
   for (uint64_t z = 0; z < s.depth; ++z) {
     for (uint64_t y = 0; y < s.height; ++y) {
-      memmove(reinterpret_cast<void*>(s.destination + z * s.destination_plane + y * s.destination_pitch),
-              reinterpret_cast<const void*>(s.source + z * s.source_plane + y * s.source_pitch), s.width);
+      memmove(reinterpret_cast<void*>(s.destination + z * s.destination_plane +
+                                      y * s.destination_pitch),
+              reinterpret_cast<const void*>(s.source + z * s.source_plane + y * s.source_pitch),
+              s.width);
     }
   }
   return kDone;
 }
 
-CUresult Copy(const StreamRef& stream, const CopyShape& given, Direction direction, bool synchronous) {
+CUresult Copy(const StreamRef& stream, const CopyShape& given, Direction direction,
+              bool synchronous) {
   const CopyShape& shape = given;
   const uint64_t bytes = shape.width * shape.height * shape.depth;
   if (bytes == 0) return CUDA_SUCCESS;
   if (shape.destination == 0 || shape.source == 0) return CUDA_ERROR_INVALID_VALUE;
   Engine& engine = Driver::Get()->engine();
   int source_device = stream->context->device, destination_device = source_device;
-  const Place from = PlaceOf(shape.source, &source_device), to = PlaceOf(shape.destination, &destination_device);
+  const Place from = PlaceOf(shape.source, &source_device),
+              to = PlaceOf(shape.destination, &destination_device);
   // What the call says must agree with what the addresses are, where CUDA knows them.
   if ((direction == Direction::kDeviceToHost && from == Place::kPageable) ||
       (direction == Direction::kHostToDevice && to == Place::kPageable) ||
@@ -99,7 +107,8 @@ CUresult Copy(const StreamRef& stream, const CopyShape& given, Direction directi
   }
   const bool capturing = engine.Capturing(*stream);
   CUresult result;
-  if (from == Place::kPageable && !capturing && !engine.Idle(*stream) && (Moves(bytes) || to != Place::kDevice)) {
+  if (from == Place::kPageable && !capturing && !engine.Idle(*stream) &&
+      (Moves(bytes) || to != Place::kDevice)) {
     // The caller may reuse pageable memory as soon as the call returns.
     auto staged = std::make_shared<std::vector<char>>(bytes);
     CopyShape in = shape;
@@ -109,7 +118,9 @@ CUresult Copy(const StreamRef& stream, const CopyShape& given, Direction directi
     for (uint64_t z = 0; z < in.depth; ++z) {
       for (uint64_t y = 0; y < in.height; ++y) {
         memcpy(staged->data() + z * in.destination_plane + y * in.width,
-               reinterpret_cast<const void*>(shape.source + z * shape.source_plane + y * shape.source_pitch), in.width);
+               reinterpret_cast<const void*>(shape.source + z * shape.source_plane +
+                                             y * shape.source_pitch),
+               in.width);
       }
     }
     CopyShape out = shape;
@@ -133,9 +144,11 @@ int RunSet(const SetShape& s) {
   const uint64_t bytes = row * s.height;
   if (bytes == 0) return kDone;
   DeviceMemory& memory = Driver::Get()->memory();
-  if (!memory.Accessible(s.destination, (s.height - 1) * s.pitch + row)) return Failed(CUDA_ERROR_ILLEGAL_ADDRESS);
+  if (!memory.Accessible(s.destination, (s.height - 1) * s.pitch + row))
+    return Failed(CUDA_ERROR_ILLEGAL_ADDRESS);
   const bool flat = s.height == 1 || s.pitch == row;
-  if (flat && s.value == 0 && bytes >= kReleaseBytes && memory.ZeroByRelease(s.destination, bytes)) return kDone;
+  if (flat && s.value == 0 && bytes >= kReleaseBytes && memory.ZeroByRelease(s.destination, bytes))
+    return kDone;
   if (!Moves(bytes)) return kDone;
   for (uint64_t y = 0; y < s.height; ++y) {
     char* out = reinterpret_cast<char*>(s.destination + y * s.pitch);
@@ -153,7 +166,8 @@ int RunSet(const SetShape& s) {
 CUresult Set(const StreamRef& stream, const SetShape& shape, bool synchronous) {
   const uint64_t bytes = shape.width * shape.element * shape.height;
   if (bytes == 0) return CUDA_SUCCESS;
-  if (shape.destination == 0 || shape.destination % shape.element != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (shape.destination == 0 || shape.destination % shape.element != 0)
+    return CUDA_ERROR_INVALID_VALUE;
   int device = 0;
   if (PlaceOf(shape.destination, &device) == Place::kPageable) return CUDA_ERROR_INVALID_VALUE;
   Label label;
@@ -162,7 +176,8 @@ CUresult Set(const StreamRef& stream, const SetShape& shape, bool synchronous) {
   label.name = "memset";
   label.bytes = bytes;
   Engine& engine = Driver::Get()->engine();
-  const CUresult result = engine.Submit(*stream, label, [shape](PollState&) { return RunSet(shape); });
+  const CUresult result =
+      engine.Submit(*stream, label, [shape](PollState&) { return RunSet(shape); });
   if (result != CUDA_SUCCESS || !synchronous || engine.Capturing(*stream)) return result;
   return engine.Idle(*stream) ? CUDA_SUCCESS : engine.Synchronize(*stream);
 }

@@ -1,9 +1,10 @@
 // Copies and sets, in stream order, under the rule of HOSTCUDA_VALUES.
 //
-// With values none (and control) a copy or set of more than HOSTCUDA_COPY_LIMIT bytes is counted and shown to profilers
-// but moves nothing when its destination is device memory, so that memory nobody touched stays untouched. Copies to the
-// host are always made (memory nobody wrote reads as zeros). With values cpu, or once the program has registered a
-// kernel body, everything is made. Thread-safe.
+// With values none (and control) a copy or set of more than HOSTCUDA_COPY_LIMIT bytes is counted
+// and shown to profilers but moves nothing when its destination is device memory, so that memory
+// nobody touched stays untouched. Copies to the host are always made (memory nobody wrote reads as
+// zeros). With values cpu, or once the program has registered a kernel body, everything is made.
+// Thread-safe.
 #ifndef HOSTCUDA_DRIVER_COPY_H_
 #define HOSTCUDA_DRIVER_COPY_H_
 
@@ -25,10 +26,12 @@ struct CopyShape {
   uint64_t destination_plane = 0, source_plane = 0;
 };
 
-/// Reads a CUDA_MEMCPY3D or CUDA_MEMCPY3D_PEER; false where it names an array: those are not emulated.
+/// Reads a CUDA_MEMCPY3D or CUDA_MEMCPY3D_PEER; false where it names an array: those are not
+/// emulated.
 template <class Parameters>
 bool ShapeOf(const Parameters& p, CopyShape* shape) {
-  const auto side = [](CUmemorytype type, const void* host, CUdeviceptr device, uintptr_t* address) {
+  const auto side = [](CUmemorytype type, const void* host, CUdeviceptr device,
+                       uintptr_t* address) {
     *address = type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uintptr_t>(host) : device;
     return type != CU_MEMORYTYPE_ARRAY;
   };
@@ -42,15 +45,18 @@ bool ShapeOf(const Parameters& p, CopyShape* shape) {
   shape->source_pitch = p.srcPitch != 0 ? p.srcPitch : shape->width;
   shape->destination_pitch = p.dstPitch != 0 ? p.dstPitch : shape->width;
   shape->source_plane = shape->source_pitch * (p.srcHeight != 0 ? p.srcHeight : shape->height);
-  shape->destination_plane = shape->destination_pitch * (p.dstHeight != 0 ? p.dstHeight : shape->height);
+  shape->destination_plane =
+      shape->destination_pitch * (p.dstHeight != 0 ? p.dstHeight : shape->height);
   shape->source += p.srcZ * shape->source_plane + p.srcY * shape->source_pitch + p.srcXInBytes;
-  shape->destination += p.dstZ * shape->destination_plane + p.dstY * shape->destination_pitch + p.dstXInBytes;
+  shape->destination +=
+      p.dstZ * shape->destination_plane + p.dstY * shape->destination_pitch + p.dstXInBytes;
   return true;
 }
 
-/// Enqueues a copy; `synchronous`: returns when it is done. As on a GPU, pageable memory is read before the call
-/// returns and written when it returns.
-CUresult Copy(const StreamRef& stream, const CopyShape& shape, Direction direction, bool synchronous);
+/// Enqueues a copy; `synchronous`: returns when it is done. As on a GPU, pageable memory is read
+/// before the call returns and written when it returns.
+CUresult Copy(const StreamRef& stream, const CopyShape& shape, Direction direction,
+              bool synchronous);
 
 /// A set of `height` rows of `width` elements of `element` bytes (1, 2 or 4).
 struct SetShape {

@@ -18,7 +18,7 @@
 namespace hostcuda {
 namespace {
 
-constexpr uint64_t kSmallBytes = 1u << 20;       // up to here allocations share pages
+constexpr uint64_t kSmallBytes = 1u << 20;  // up to here allocations share pages
 constexpr uint64_t kSmallAlignment = 512;
 constexpr uint64_t kHostPageBytes = 4096;
 constexpr uint64_t kFileBytes = uint64_t{1} << 60;  // sparse: nothing exists until it is written
@@ -28,7 +28,8 @@ constexpr uint32_t kIpcMagic = 0x43504948;
 constexpr uint32_t kIpcEventMagic = 0x45504948;
 constexpr uint64_t kSharedEventMagic = 0x746e657665644348;
 
-/// An entry of the directory at the start of a process's file: what an exported descriptor stands for.
+/// An entry of the directory at the start of a process's file: what an exported descriptor stands
+/// for.
 struct ExportRecord {
   uint64_t magic;
   uint64_t offset;
@@ -52,14 +53,16 @@ struct IpcHandle {
   uint64_t size;    // of the allocation
   uint64_t inode;
 };
-static_assert(sizeof(IpcHandle) <= sizeof(CUipcMemHandle) && sizeof(IpcHandle) <= sizeof(CUipcEventHandle));
+static_assert(sizeof(IpcHandle) <= sizeof(CUipcMemHandle) &&
+              sizeof(IpcHandle) <= sizeof(CUipcEventHandle));
 
 uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
 /// Reserves `bytes` of address space aligned to `alignment`; 0 where there is none.
 uintptr_t ReserveAligned(uint64_t bytes, uint64_t alignment) {
   const uint64_t slack = alignment > kHostPageBytes ? alignment : 0;
-  void* raw = mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* raw =
+      mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) return 0;
   const uintptr_t start = reinterpret_cast<uintptr_t>(raw);
   const uintptr_t base = RoundUp(start, alignment);
@@ -71,7 +74,8 @@ uintptr_t ReserveAligned(uint64_t bytes, uint64_t alignment) {
 
 bool MapFile(uintptr_t address, uint64_t bytes, int protection, int fd, uint64_t offset) {
   void* target = reinterpret_cast<void*>(address);
-  if (mmap(target, bytes, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, static_cast<off_t>(offset)) == MAP_FAILED) {
+  if (mmap(target, bytes, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd,
+           static_cast<off_t>(offset)) == MAP_FAILED) {
     return false;
   }
   // As with a GPU, a forked child has no device memory; otherwise it would write into its parent's.
@@ -85,7 +89,8 @@ void MapNothing(uintptr_t address, uint64_t bytes) {
 }
 
 void ReleasePages(int fd, uint64_t offset, uint64_t bytes) {
-  fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+            static_cast<off_t>(bytes));
 }
 
 }  // namespace
@@ -119,7 +124,8 @@ uintptr_t DeviceMemory::MapFresh(uint64_t bytes, uint64_t* offset) {
   return 0;
 }
 
-CUresult DeviceMemory::Allocate(Context* context, uint64_t bytes, MemoryKind kind, unsigned flags, uintptr_t* address) {
+CUresult DeviceMemory::Allocate(Context* context, uint64_t bytes, MemoryKind kind, unsigned flags,
+                                uintptr_t* address) {
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (bytes > (uint64_t{1} << 46)) return CUDA_ERROR_OUT_OF_MEMORY;
   Driver& driver = *Driver::Get();
@@ -178,13 +184,15 @@ CUresult DeviceMemory::AllocateGlobal(Context* context, uint64_t bytes, uintptr_
   return CUDA_SUCCESS;
 }
 
-CUresult DeviceMemory::AllocateSmall(Context* context, uint64_t bytes, MemoryKind kind, uintptr_t* address) {
+CUresult DeviceMemory::AllocateSmall(Context* context, uint64_t bytes, MemoryKind kind,
+                                     uintptr_t* address) {
   const uint64_t need = RoundUp(bytes, kSmallAlignment);
   Page* page = nullptr;
   std::map<uint64_t, uint64_t>::iterator hole;
   for (auto& [base, candidate] : pages_) {
     if (candidate->device != context->device || candidate->kind != kind) continue;
-    hole = std::find_if(candidate->holes.begin(), candidate->holes.end(), [&](const auto& h) { return h.second >= need; });
+    hole = std::find_if(candidate->holes.begin(), candidate->holes.end(),
+                        [&](const auto& h) { return h.second >= need; });
     if (hole != candidate->holes.end()) {
       page = candidate.get();
       break;
@@ -273,7 +281,8 @@ CUresult DeviceMemory::Free(uintptr_t address, bool pinned) {
   const auto at = ranges_.find(address);
   if (at == ranges_.end()) return CUDA_ERROR_INVALID_VALUE;
   const MemoryKind kind = at->second.kind;
-  if (pinned ? kind != MemoryKind::kPinned : kind != MemoryKind::kDevice && kind != MemoryKind::kManaged) {
+  if (pinned ? kind != MemoryKind::kPinned
+             : kind != MemoryKind::kDevice && kind != MemoryKind::kManaged) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (at->second.context == nullptr) return CUDA_ERROR_INVALID_VALUE;  // a module's global
@@ -281,7 +290,8 @@ CUresult DeviceMemory::Free(uintptr_t address, bool pinned) {
   return CUDA_SUCCESS;
 }
 
-CUresult DeviceMemory::Register(Context* context, uintptr_t address, uint64_t bytes, unsigned flags) {
+CUresult DeviceMemory::Register(Context* context, uintptr_t address, uint64_t bytes,
+                                unsigned flags) {
   if (address == 0 || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   std::unique_lock lock(mutex_);
   auto after = ranges_.lower_bound(address + bytes);
@@ -304,7 +314,8 @@ CUresult DeviceMemory::Register(Context* context, uintptr_t address, uint64_t by
 CUresult DeviceMemory::Unregister(uintptr_t address) {
   std::unique_lock lock(mutex_);
   const auto at = ranges_.find(address);
-  if (at == ranges_.end() || at->second.kind != MemoryKind::kRegistered) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  if (at == ranges_.end() || at->second.kind != MemoryKind::kRegistered)
+    return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   ranges_.erase(at);
   return CUDA_SUCCESS;
 }
@@ -354,8 +365,10 @@ bool DeviceMemory::Accessible(uintptr_t address, uint64_t bytes) const {
   return true;
 }
 
-CUresult DeviceMemory::Reserve(uint64_t bytes, uint64_t alignment, uintptr_t hint, uintptr_t* address) {
-  if (bytes == 0 || bytes % kPageBytes != 0 || (alignment & (alignment - 1)) != 0) return CUDA_ERROR_INVALID_VALUE;
+CUresult DeviceMemory::Reserve(uint64_t bytes, uint64_t alignment, uintptr_t hint,
+                               uintptr_t* address) {
+  if (bytes == 0 || bytes % kPageBytes != 0 || (alignment & (alignment - 1)) != 0)
+    return CUDA_ERROR_INVALID_VALUE;
   uintptr_t base = 0;
   if (hint != 0 && hint % kPageBytes == 0) {
     void* wanted = mmap(reinterpret_cast<void*>(hint), bytes, PROT_NONE,
@@ -382,7 +395,8 @@ CUresult DeviceMemory::Unreserve(uintptr_t address, uint64_t bytes) {
   return CUDA_SUCCESS;
 }
 
-CUresult DeviceMemory::CreatePhysical(uint64_t bytes, const CUmemAllocationProp& properties, Physical** physical) {
+CUresult DeviceMemory::CreatePhysical(uint64_t bytes, const CUmemAllocationProp& properties,
+                                      Physical** physical) {
   if (bytes == 0 || bytes % kPageBytes != 0) return CUDA_ERROR_INVALID_VALUE;
   const bool host = properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE;
   const int device = host ? 0 : properties.location.id;
@@ -402,7 +416,8 @@ CUresult DeviceMemory::CreatePhysical(uint64_t bytes, const CUmemAllocationProp&
 void DeviceMemory::DropReference(Physical* physical) {
   if (--physical->references > 0) return;
   if (!physical->imported) {
-    // Exported memory may still be mapped elsewhere, or its descriptor be under way: its pages live as long as the file.
+    // Exported memory may still be mapped elsewhere, or its descriptor be under way: its pages live
+    // as long as the file.
     if (physical->record == 0) ReleasePages(physical->fd, physical->offset, physical->bytes);
     if (!physical->host) Driver::Get()->Discharge(physical->device, physical->bytes);
   }
@@ -419,7 +434,8 @@ CUresult DeviceMemory::ReleasePhysical(Physical* physical) {
 }
 
 CUresult DeviceMemory::Map(uintptr_t address, uint64_t bytes, uint64_t offset, Physical* physical) {
-  if (bytes == 0 || address % kPageBytes != 0 || bytes % kPageBytes != 0 || offset + bytes > physical->bytes) {
+  if (bytes == 0 || address % kPageBytes != 0 || bytes % kPageBytes != 0 ||
+      offset + bytes > physical->bytes) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   std::unique_lock lock(mutex_);
@@ -432,7 +448,8 @@ CUresult DeviceMemory::Map(uintptr_t address, uint64_t bytes, uint64_t offset, P
     const MemoryRange& before = std::prev(after)->second;
     if (before.base + before.bytes > address) return CUDA_ERROR_ALREADY_MAPPED;
   }
-  if (!MapFile(address, bytes, PROT_NONE, physical->fd, physical->offset + offset)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!MapFile(address, bytes, PROT_NONE, physical->fd, physical->offset + offset))
+    return CUDA_ERROR_OUT_OF_MEMORY;
   MemoryRange range;
   range.base = range.mapped_base = address;
   range.bytes = range.mapped_bytes = bytes;
@@ -477,15 +494,19 @@ CUresult DeviceMemory::SetAccess(uintptr_t address, uint64_t bytes, bool readabl
   std::unique_lock lock(mutex_);
   for (uintptr_t at = address; at < address + bytes;) {
     const auto mapping = ranges_.find(at);
-    if (mapping == ranges_.end() || mapping->second.kind != MemoryKind::kMapped) return CUDA_ERROR_INVALID_VALUE;
+    if (mapping == ranges_.end() || mapping->second.kind != MemoryKind::kMapped)
+      return CUDA_ERROR_INVALID_VALUE;
     at += mapping->second.bytes;
   }
   const int protection = writable ? PROT_READ | PROT_WRITE : readable ? PROT_READ : PROT_NONE;
-  if (mprotect(reinterpret_cast<void*>(address), bytes, protection) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (mprotect(reinterpret_cast<void*>(address), bytes, protection) != 0)
+    return CUDA_ERROR_OUT_OF_MEMORY;
   for (uintptr_t at = address; at < address + bytes;) {
     MemoryRange& range = ranges_.find(at)->second;
     range.accessible = readable;
-    range.flags = writable ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : readable ? CU_MEM_ACCESS_FLAGS_PROT_READ : 0;
+    range.flags = writable   ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                  : readable ? CU_MEM_ACCESS_FLAGS_PROT_READ
+                             : 0;
     at += range.bytes;
   }
   return CUDA_SUCCESS;
@@ -520,10 +541,12 @@ CUresult DeviceMemory::Export(Physical* physical, int* fd) {
     record.bytes = physical->bytes;
     record.device = physical->host ? 0 : PhysicalDevice(physical->device);
     record.host = physical->host ? 1 : 0;
-    if (pwrite(fd_, &record, sizeof record, next_record_ * sizeof record) != sizeof record) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (pwrite(fd_, &record, sizeof record, next_record_ * sizeof record) != sizeof record)
+      return CUDA_ERROR_OUT_OF_MEMORY;
     physical->record = next_record_++;
   }
-  // A second open file: its position travels with the descriptor and says which memory it stands for.
+  // A second open file: its position travels with the descriptor and says which memory it stands
+  // for.
   char path[64];
   snprintf(path, sizeof path, "/proc/self/fd/%d", fd_);
   const int exported = open(path, O_RDWR | O_CLOEXEC);
@@ -537,11 +560,13 @@ CUresult DeviceMemory::Import(int fd, Physical** physical) {
   const off_t position = lseek(fd, 0, SEEK_CUR);
   ExportRecord record;
   struct stat status;
-  if (position < 0 || fstat(fd, &status) != 0 || pread(fd, &record, sizeof record, position) != sizeof record ||
+  if (position < 0 || fstat(fd, &status) != 0 ||
+      pread(fd, &record, sizeof record, position) != sizeof record ||
       record.magic != kRecordMagic) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // A device that this process does not see: its memory is mapped all the same, under the first ordinal.
+  // A device that this process does not see: its memory is mapped all the same, under the first
+  // ordinal.
   record.device = record.host != 0 ? 0 : std::max(VisibleOrdinal(record.device), 0);
   std::unique_lock lock(mutex_);
   auto file = imported_files_.find(status.st_ino);
@@ -637,9 +662,12 @@ CUresult DeviceMemory::OpenSharedEvent(const CUipcEventHandle& handle, SharedEve
   if (own.magic != kIpcEventMagic || own.offset >= kDirectoryBytes) return CUDA_ERROR_INVALID_VALUE;
   std::unique_lock lock(mutex_);
   int fd = -1;
-  if (const CUresult found = ImportFile(own.pid, own.start_time, own.fd, own.inode, &fd); found != CUDA_SUCCESS) return found;
+  if (const CUresult found = ImportFile(own.pid, own.start_time, own.fd, own.inode, &fd);
+      found != CUDA_SUCCESS)
+    return found;
   const uint64_t page = own.offset / kHostPageBytes * kHostPageBytes;
-  void* mapped = mmap(nullptr, kHostPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(page));
+  void* mapped = mmap(nullptr, kHostPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+                      static_cast<off_t>(page));
   if (mapped == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   auto* opened = reinterpret_cast<SharedEvent*>(static_cast<char*>(mapped) + (own.offset - page));
   if (opened->magic != kSharedEventMagic) {
@@ -650,17 +678,22 @@ CUresult DeviceMemory::OpenSharedEvent(const CUipcEventHandle& handle, SharedEve
   return CUDA_SUCCESS;
 }
 
-CUresult DeviceMemory::OpenIpcHandle(Context* context, const CUipcMemHandle& handle, uintptr_t* address) {
+CUresult DeviceMemory::OpenIpcHandle(Context* context, const CUipcMemHandle& handle,
+                                     uintptr_t* address) {
   IpcHandle own;
   memcpy(&own, &handle, sizeof own);
   if (own.magic != kIpcMagic) return CUDA_ERROR_INVALID_VALUE;
-  if (own.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT;  // as the real driver: not in the same process
+  if (own.pid == getpid())
+    return CUDA_ERROR_INVALID_CONTEXT;  // as the real driver: not in the same process
   if (VisibleOrdinal(own.device) < 0) return CUDA_ERROR_INVALID_DEVICE;
   std::unique_lock lock(mutex_);
   int fd = -1;
-  if (const CUresult found = ImportFile(own.pid, own.start_time, own.fd, own.inode, &fd); found != CUDA_SUCCESS) return found;
+  if (const CUresult found = ImportFile(own.pid, own.start_time, own.fd, own.inode, &fd);
+      found != CUDA_SUCCESS)
+    return found;
   const uintptr_t base = ReserveAligned(own.bytes, kPageBytes);
-  if (base == 0 || !MapFile(base, own.bytes, PROT_READ | PROT_WRITE, fd, own.offset)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (base == 0 || !MapFile(base, own.bytes, PROT_READ | PROT_WRITE, fd, own.offset))
+    return CUDA_ERROR_OUT_OF_MEMORY;
   MemoryRange range;
   range.base = base + own.inside;
   range.bytes = own.size;
@@ -680,7 +713,8 @@ CUresult DeviceMemory::OpenIpcHandle(Context* context, const CUipcMemHandle& han
 CUresult DeviceMemory::CloseIpcHandle(uintptr_t address) {
   std::unique_lock lock(mutex_);
   const auto at = ranges_.find(address);
-  if (at == ranges_.end() || at->second.kind != MemoryKind::kImported) return CUDA_ERROR_INVALID_VALUE;
+  if (at == ranges_.end() || at->second.kind != MemoryKind::kImported)
+    return CUDA_ERROR_INVALID_VALUE;
   Drop(at);
   return CUDA_SUCCESS;
 }
@@ -689,10 +723,12 @@ bool DeviceMemory::ZeroByRelease(uintptr_t address, uint64_t bytes) {
   MemoryRange range;
   if (!Find(address, &range) || range.fd < 0 || !range.accessible) return false;
   if (address + bytes > range.base + range.bytes) return false;
-  const uintptr_t first = RoundUp(address, kHostPageBytes), last = (address + bytes) / kHostPageBytes * kHostPageBytes;
+  const uintptr_t first = RoundUp(address, kHostPageBytes),
+                  last = (address + bytes) / kHostPageBytes * kHostPageBytes;
   if (first >= last) return false;
   if (fallocate(range.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                static_cast<off_t>(range.offset + (first - range.base)), static_cast<off_t>(last - first)) != 0) {
+                static_cast<off_t>(range.offset + (first - range.base)),
+                static_cast<off_t>(last - first)) != 0) {
     return false;
   }
   memset(reinterpret_cast<void*>(address), 0, first - address);
@@ -715,7 +751,8 @@ void DeviceMemory::CopyOutSparse(void* destination, uintptr_t source, uint64_t b
     if (hole_end == end) return;
     const off_t hole = lseek(range.fd, data, SEEK_HOLE);
     const uint64_t data_end = hole < 0 ? end : std::min<uint64_t>(end, static_cast<uint64_t>(hole));
-    memcpy(out + (hole_end - start), reinterpret_cast<const void*>(source + (hole_end - start)), data_end - hole_end);
+    memcpy(out + (hole_end - start), reinterpret_cast<const void*>(source + (hole_end - start)),
+           data_end - hole_end);
     at = data_end;
   }
 }

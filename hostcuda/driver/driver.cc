@@ -51,10 +51,13 @@ CUresult Driver::Initialize() {
 }
 
 bool Driver::Charge(int device, uint64_t bytes) {
-  return session_->Charge(PhysicalDevice(device), bytes, Options().memory_limit ? Gpu().memory_bytes : UINT64_MAX / 2);
+  return session_->Charge(PhysicalDevice(device), bytes,
+                          Options().memory_limit ? Gpu().memory_bytes : UINT64_MAX / 2);
 }
 
-void Driver::Discharge(int device, uint64_t bytes) { session_->Discharge(PhysicalDevice(device), bytes); }
+void Driver::Discharge(int device, uint64_t bytes) {
+  session_->Discharge(PhysicalDevice(device), bytes);
+}
 
 void Driver::MemoryInfo(int device, size_t* free_bytes, size_t* total_bytes) {
   const uint64_t used = session_->Used(PhysicalDevice(device)), total = Gpu().memory_bytes;

@@ -1,7 +1,8 @@
 // The driver of a process: what cuInit makes and every entry finds.
 //
-// Owns the session, the engine and the device memory; made once by Initialize, never destroyed. After a fork the child
-// is refused (CUDA_ERROR_NOT_INITIALIZED), as by the real driver. Thread-safe.
+// Owns the session, the engine and the device memory; made once by Initialize, never destroyed.
+// After a fork the child is refused (CUDA_ERROR_NOT_INITIALIZED), as by the real driver.
+// Thread-safe.
 #ifndef HOSTCUDA_DRIVER_DRIVER_H_
 #define HOSTCUDA_DRIVER_DRIVER_H_
 

@@ -32,11 +32,13 @@ struct FutexWaiter {
 constexpr uint32_t kFutex32 = 2;
 constexpr int kMaxWaiters = 128;
 
-// A program may store to a word without waking it, as it may on a GPU: waits on words look again after this long.
+// A program may store to a word without waking it, as it may on a GPU: waits on words look again
+// after this long.
 constexpr uint64_t kFirstLookNs = 1'000'000;
 constexpr uint64_t kLastLookNs = 32'000'000;
 
-/// Sleeps until one of the words changes or is woken, or `deadline_ns` (CLOCK_MONOTONIC; UINT64_MAX: never).
+/// Sleeps until one of the words changes or is woken, or `deadline_ns` (CLOCK_MONOTONIC;
+/// UINT64_MAX: never).
 void SleepOnWords(FutexWaiter* waiters, int count, uint64_t now_ns, uint64_t deadline_ns) {
   static std::atomic<bool> have_waitv{true};
   if (count > 1 && have_waitv.load(std::memory_order_relaxed)) {
@@ -47,9 +49,11 @@ void SleepOnWords(FutexWaiter* waiters, int count, uint64_t now_ns, uint64_t dea
     if (result >= 0 || errno != ENOSYS) return;
     have_waitv.store(false, std::memory_order_relaxed);
   }
-  uint64_t timeout_ns = deadline_ns == UINT64_MAX ? UINT64_MAX : deadline_ns - std::min(deadline_ns, now_ns);
+  uint64_t timeout_ns =
+      deadline_ns == UINT64_MAX ? UINT64_MAX : deadline_ns - std::min(deadline_ns, now_ns);
   if (count > 1) timeout_ns = std::min(timeout_ns, kFirstLookNs);
-  timespec timeout = {static_cast<time_t>(timeout_ns / 1'000'000'000u), static_cast<long>(timeout_ns % 1'000'000'000u)};
+  timespec timeout = {static_cast<time_t>(timeout_ns / 1'000'000'000u),
+                      static_cast<long>(timeout_ns % 1'000'000'000u)};
   syscall(SYS_futex, waiters[0].address, FUTEX_WAIT, static_cast<uint32_t>(waiters[0].value),
           timeout_ns == UINT64_MAX ? nullptr : &timeout, nullptr, 0);
 }
@@ -159,7 +163,8 @@ void Engine::ListPending(Stream& stream) {
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_t thread;
     if (pthread_create(&thread, &attributes, &Engine::ProgressEntry, this) != 0) {
-      Die("cannot start the progress thread: %s; raise the limit on threads (ulimit -u)", strerror(errno));
+      Die("cannot start the progress thread: %s; raise the limit on threads (ulimit -u)",
+          strerror(errno));
     }
     pthread_setname_np(thread, "hostcuda");
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -194,7 +199,8 @@ void Engine::AfterInline(Stream& stream) {
   if (!stream.queue.empty()) {
     ListPending(stream);
   } else {
-    session_->Ring(session_->self());  // what ran may be what others wait for: whoever sleeps looks again
+    session_->Ring(
+        session_->self());  // what ran may be what others wait for: whoever sleeps looks again
   }
 }
 
@@ -225,7 +231,8 @@ CUresult Engine::SubmitWork(Stream& stream, const Label& given, std::shared_ptr<
   Start start;
   const CUresult begun = Begin(stream, &start);
   if (begun != CUDA_SUCCESS) return begun;
-  if (start == Start::kCaptured) return CaptureWork(stream, label, work);  // a copy: released after the lock
+  if (start == Start::kCaptured)
+    return CaptureWork(stream, label, work);  // a copy: released after the lock
   if (start == Start::kQueue) {
     QueueEntry entry;
     CollectWaits(stream, entry.waits);
@@ -299,7 +306,8 @@ CUresult Engine::WaitEvent(Stream& stream, Event& event, bool external) {
   Start start;
   const CUresult begun = Begin(stream, &start);
   if (begun != CUDA_SUCCESS) return begun;
-  if (start == Start::kCaptured || event.capture != nullptr) return CaptureWait(stream, event, external);
+  if (start == Start::kCaptured || event.capture != nullptr)
+    return CaptureWait(stream, event, external);
   if (event.stream == nullptr || event.stream.get() == &stream) return CUDA_SUCCESS;
   const Point point{event.stream, event.sequence};
   if (Reached(point)) {
@@ -355,7 +363,9 @@ CUresult Engine::SynchronizeEvent(Event& event) {
       WaitUntil(lock, [&] { return Reached(point); });
     }
   }
-  if (observed()) Emit(label, stream != nullptr ? *stream : *event.context->legacy, label.enqueue_start_ns, clock_.NowNs());
+  if (observed())
+    Emit(label, stream != nullptr ? *stream : *event.context->legacy, label.enqueue_start_ns,
+         clock_.NowNs());
   return static_cast<CUresult>(event.context->sticky.load(std::memory_order_relaxed));
 }
 
@@ -364,7 +374,8 @@ CUresult Engine::Elapsed(float* milliseconds, const Event& start, const Event& e
   if ((start.flags | end.flags) & CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_HANDLE;
   if (!start.recorded || !end.recorded) return CUDA_ERROR_INVALID_HANDLE;
   for (const Event* event : {&start, &end}) {
-    if (event->stream != nullptr && !Reached({event->stream, event->sequence})) return CUDA_ERROR_NOT_READY;
+    if (event->stream != nullptr && !Reached({event->stream, event->sequence}))
+      return CUDA_ERROR_NOT_READY;
   }
   *milliseconds = static_cast<float>(
       static_cast<double>(static_cast<int64_t>(end.time_ns - start.time_ns)) * 1e-6);
@@ -419,7 +430,8 @@ CUresult Engine::Synchronize(Stream& stream) {
       CollectWaits(stream, points);
       points.push_back({stream.shared_from_this(), stream.enqueued});
       WaitUntil(lock, [&] {
-        return std::all_of(points.begin(), points.end(), [&](const Point& p) { return Reached(p); });
+        return std::all_of(points.begin(), points.end(),
+                           [&](const Point& p) { return Reached(p); });
       });
     }
   }
@@ -441,7 +453,8 @@ CUresult Engine::SynchronizeContext(Context& context) {
     }
     if (!points.empty()) {
       WaitUntil(lock, [&] {
-        return std::all_of(points.begin(), points.end(), [&](const Point& p) { return Reached(p); });
+        return std::all_of(points.begin(), points.end(),
+                           [&](const Point& p) { return Reached(p); });
       });
     }
   }
@@ -493,7 +506,8 @@ bool Engine::RunQueue(Stream& stream, std::unique_lock<std::mutex>& lock) {
       state.now_ns = clock_.NowNs();
       if (started_ns == 0) started_ns = state.now_ns;
       const int result = work->Poll(state);
-      if (result == kDone && label.correlation != 0) Emit(label, stream, started_ns, clock_.NowNs());
+      if (result == kDone && label.correlation != 0)
+        Emit(label, stream, started_ns, clock_.NowNs());
       lock.lock();
       stream.running = false;
       if (result == kPending) {
@@ -509,8 +523,8 @@ bool Engine::RunQueue(Stream& stream, std::unique_lock<std::mutex>& lock) {
     stream.queue.pop_front();
     ++stream.completed;
     progressed = true;
-    // Destroying the work may call the release function of a library: not under the lock. The stream stays busy, so
-    // nothing overtakes.
+    // Destroying the work may call the release function of a library: not under the lock. The
+    // stream stays busy, so nothing overtakes.
     finished.work.reset();
     if (work != nullptr) {
       stream.running = true;
@@ -557,13 +571,15 @@ void Engine::Sleep(std::unique_lock<std::mutex>& lock, uint32_t bell) {
     for (int i = 0; i < stream->head.words; ++i) {
       words = true;
       if (count == kMaxWaiters) break;
-      waiters[count++] = {stream->head.word[i].seen, reinterpret_cast<uint64_t>(stream->head.word[i].address), kFutex32, 0};
+      waiters[count++] = {stream->head.word[i].seen,
+                          reinterpret_cast<uint64_t>(stream->head.word[i].address), kFutex32, 0};
     }
   }
   const uint64_t now_ns = clock_.NowNs();
   if (words) {
     const uint64_t stalled_ns = now_ns - std::min(now_ns, last_progress_ns_);
-    deadline_ns = std::min(deadline_ns, now_ns + std::clamp(stalled_ns / 4, kFirstLookNs, kLastLookNs));
+    deadline_ns =
+        std::min(deadline_ns, now_ns + std::clamp(stalled_ns / 4, kFirstLookNs, kLastLookNs));
   }
   if (deadline_ns <= now_ns) return;
   sleepers_->fetch_add(1, std::memory_order_seq_cst);

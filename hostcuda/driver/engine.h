@@ -1,11 +1,13 @@
 // Streams and events, and the one engine of a process that runs them.
 //
-// A stream is an ordered queue. An operation on an idle stream runs at once on the calling thread; when the head of a
-// queue cannot finish, later operations queue behind it, and the progress thread or any thread inside a synchronizing
-// call polls the heads. Nobody sleeps on anything but futexes: the process's doorbell and the words that heads wait for.
+// A stream is an ordered queue. An operation on an idle stream runs at once on the calling thread;
+// when the head of a queue cannot finish, later operations queue behind it, and the progress thread
+// or any thread inside a synchronizing call polls the heads. Nobody sleeps on anything but futexes:
+// the process's doorbell and the words that heads wait for.
 //
-// Threading: one mutex guards every stream and event; operations run outside it, one at a time a stream. Work must not
-// throw and must not call anything that waits for a stream. The engine is never destroyed.
+// Threading: one mutex guards every stream and event; operations run outside it, one at a time a
+// stream. Work must not throw and must not call anything that waits for a stream. The engine is
+// never destroyed.
 //
 //   engine.Submit(stream, label, [=](PollState&) { memcpy(d, s, n); return kDone; });
 //   engine.Synchronize(stream);
@@ -60,18 +62,19 @@ struct PollState {
 /// What a profiler and a graph are told about an operation.
 struct Label {
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
-  int activity = -1;           // HostcudaActivityKind, or -1: no record
-  const char* name = "";       // static lifetime
+  int activity = -1;      // HostcudaActivityKind, or -1: no record
+  const char* name = "";  // static lifetime
   uint32_t grid[3] = {0, 0, 0}, block[3] = {0, 0, 0}, shared_bytes = 0;
   uint64_t bytes = 0;
   int copy_kind = 0;
-  void* handle = nullptr;      // kernels: the Kernel
+  void* handle = nullptr;  // kernels: the Kernel
   // Filled by the engine while an observer is set.
   uint64_t enqueue_start_ns = 0, enqueue_end_ns = 0;
   uint32_t correlation = 0, thread = 0;
 };
 
-/// One operation. Stateless work may be polled by several graph launches at once; other work makes a copy for each.
+/// One operation. Stateless work may be polled by several graph launches at once; other work makes
+/// a copy for each.
 class Work {
  public:
   virtual ~Work() = default;
@@ -83,7 +86,8 @@ class Work {
 };
 
 template <class Function>
-class FunctionWork final : public Work, public std::enable_shared_from_this<FunctionWork<Function>> {
+class FunctionWork final : public Work,
+                           public std::enable_shared_from_this<FunctionWork<Function>> {
  public:
   explicit FunctionWork(Function function) : function_(std::move(function)) {}
   int Poll(PollState& state) override { return function_(state); }
@@ -141,9 +145,9 @@ struct Stream : std::enable_shared_from_this<Stream> {
   bool legacy = false;
   Context* context = nullptr;
   // Guarded by the engine's mutex.
-  bool running = false;  // a thread is inside the head's Poll
-  bool listed = false;   // in Engine::pending_
-  bool counted = false;  // in Context::busy_blocking
+  bool running = false;    // a thread is inside the head's Poll
+  bool listed = false;     // in Engine::pending_
+  bool counted = false;    // in Context::busy_blocking
   bool destroyed = false;  // its handle is gone; forgotten when its work is done
   uint64_t enqueued = 0, completed = 0;
   std::deque<QueueEntry> queue;
@@ -166,7 +170,8 @@ class Engine {
   StreamRef CreateStream(Context* context, unsigned flags, int priority, bool legacy);
   /// The handle dies at once, the work that was submitted still runs.
   void DestroyStream(Stream& stream);
-  /// Runs `function` in stream order: now and on this thread where the stream is idle. `function` must be copyable.
+  /// Runs `function` in stream order: now and on this thread where the stream is idle. `function`
+  /// must be copyable.
   template <class Function>
   CUresult Submit(Stream& stream, const Label& label, Function function);
   CUresult SubmitWork(Stream& stream, const Label& given, std::shared_ptr<Work> work);
@@ -221,7 +226,8 @@ class Engine {
   void SetBusy(Stream& stream);
   void SetIdle(Stream& stream);
   void Complete(Event& event, uint64_t generation);
-  void Requeue(Stream& stream, const Label& label, const PollState& state, std::shared_ptr<Work> work);
+  void Requeue(Stream& stream, const Label& label, const PollState& state,
+               std::shared_ptr<Work> work);
   void AfterInline(Stream& stream);
   bool Progress(std::unique_lock<std::mutex>& lock);
   bool RunQueue(Stream& stream, std::unique_lock<std::mutex>& lock);
@@ -247,7 +253,8 @@ class Engine {
   mutable std::atomic<uint32_t> next_correlation_{1};
 };
 
-/// Adds captured work to the graph of stream.capture; defined in graph.cc. Called with the engine's mutex held.
+/// Adds captured work to the graph of stream.capture; defined in graph.cc. Called with the engine's
+/// mutex held.
 CUresult CaptureWork(Stream& stream, const Label& label, std::shared_ptr<Work> work);
 CUresult CaptureRecord(Stream& stream, const EventRef& event, bool external);
 CUresult CaptureWait(Stream& stream, Event& event, bool external);
@@ -265,7 +272,8 @@ CUresult Engine::Submit(Stream& stream, const Label& given, Function function) {
   const CUresult begun = Begin(stream, &start);
   if (begun != CUDA_SUCCESS) return begun;
   if (start == Start::kCaptured) {
-    return CaptureWork(stream, label, std::make_shared<FunctionWork<Function>>(std::move(function)));
+    return CaptureWork(stream, label,
+                       std::make_shared<FunctionWork<Function>>(std::move(function)));
   }
   if (start == Start::kQueue) {
     QueueEntry entry;
@@ -275,7 +283,8 @@ CUresult Engine::Submit(Stream& stream, const Label& given, Function function) {
     Push(stream, std::move(entry));
     return CUDA_SUCCESS;
   }
-  // Idle: run it here. The stream is busy meanwhile, so that what other threads submit queues behind it.
+  // Idle: run it here. The stream is busy meanwhile, so that what other threads submit queues
+  // behind it.
   stream.running = true;
   ++stream.enqueued;
   SetBusy(stream);

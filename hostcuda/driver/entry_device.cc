@@ -20,13 +20,17 @@ CUresult NotImplemented(const char* function) {
   static Said* const said = new Said;
   std::lock_guard<std::mutex> lock(said->mutex);
   if (said->functions.insert(function).second) {
-    fprintf(stderr, "hostcuda: libcuda.so.1: %s is not implemented; it returns CUDA_ERROR_NOT_SUPPORTED\n", function);
+    fprintf(stderr,
+            "hostcuda: libcuda.so.1: %s is not implemented; it returns CUDA_ERROR_NOT_SUPPORTED\n",
+            function);
   }
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 CUresult NotEmulated(const char* function, const char* what) {
-  fprintf(stderr, "hostcuda: libcuda.so.1: %s: %s is not emulated; it returns CUDA_ERROR_NOT_SUPPORTED\n", function, what);
+  fprintf(stderr,
+          "hostcuda: libcuda.so.1: %s: %s is not emulated; it returns CUDA_ERROR_NOT_SUPPORTED\n",
+          function, what);
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
@@ -116,7 +120,9 @@ HC_ENTRY CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice dev) {
   return CUDA_SUCCESS;
 }
 
-HC_ENTRY CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice dev) { return cuDeviceGetUuid_v2(uuid, dev); }
+HC_ENTRY CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice dev) {
+  return cuDeviceGetUuid_v2(uuid, dev);
+}
 
 HC_ENTRY CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice dev) {
   HC_DRIVER();
@@ -130,7 +136,9 @@ HC_ENTRY CUresult cuDeviceGetAttribute(int* pi, CUdevice_attribute attrib, CUdev
   HC_DRIVER();
   if (pi == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!ValidDevice(dev)) return CUDA_ERROR_INVALID_DEVICE;
-  return hostcuda::DeviceAttribute(Gpu(), hostcuda::PhysicalDevice(dev), attrib, pi) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return hostcuda::DeviceAttribute(Gpu(), hostcuda::PhysicalDevice(dev), attrib, pi)
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_INVALID_VALUE;
 }
 
 HC_ENTRY CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice dev) {
@@ -146,7 +154,16 @@ HC_ENTRY CUresult cuDeviceGetProperties(CUdevprop* prop, CUdevice dev) {
   HC_DRIVER();
   if (prop == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!ValidDevice(dev)) return CUDA_ERROR_INVALID_DEVICE;
-  *prop = {1024, {1024, 1024, 64}, {2147483647, 65535, 65535}, 49152, 65536, 32, 2147483647, 65536, Gpu().clock_khz, 512};
+  *prop = {1024,
+           {1024, 1024, 64},
+           {2147483647, 65535, 65535},
+           49152,
+           65536,
+           32,
+           2147483647,
+           65536,
+           Gpu().clock_khz,
+           512};
   return CUDA_SUCCESS;
 }
 
@@ -168,7 +185,8 @@ HC_ENTRY CUresult cuDeviceGetByPCIBusId(CUdevice* dev, const char* pciBusId) {
   }
   for (int device = 0; device < hostcuda::VisibleDevices(); ++device) {
     int own = 0;
-    hostcuda::DeviceAttribute(Gpu(), hostcuda::PhysicalDevice(device), CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, &own);
+    hostcuda::DeviceAttribute(Gpu(), hostcuda::PhysicalDevice(device),
+                              CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, &own);
     if (own == static_cast<int>(bus) && domain == 0 && slot == 0) {
       *dev = device;
       return CUDA_SUCCESS;
@@ -185,16 +203,24 @@ HC_ENTRY CUresult cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevi
   return CUDA_SUCCESS;
 }
 
-HC_ENTRY CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice) {
+HC_ENTRY CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attrib,
+                                          CUdevice srcDevice, CUdevice dstDevice) {
   HC_DRIVER();
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (!ValidDevice(srcDevice) || !ValidDevice(dstDevice) || srcDevice == dstDevice) return CUDA_ERROR_INVALID_DEVICE;
+  if (!ValidDevice(srcDevice) || !ValidDevice(dstDevice) || srcDevice == dstDevice)
+    return CUDA_ERROR_INVALID_DEVICE;
   switch (attrib) {
-    case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK: *value = 0; return CUDA_SUCCESS;
+    case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
+      *value = 0;
+      return CUDA_SUCCESS;
     case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
     case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
-    case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED: *value = 1; return CUDA_SUCCESS;
-    default: *value = 0; return CUDA_SUCCESS;
+    case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED:
+      *value = 1;
+      return CUDA_SUCCESS;
+    default:
+      *value = 0;
+      return CUDA_SUCCESS;
   }
 }
 
@@ -204,7 +230,9 @@ HC_ENTRY CUresult cuDeviceGetLuid(char* luid, unsigned int* deviceNodeMask, CUde
   return ValidDevice(dev) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_DEVICE;  // Windows only
 }
 
-HC_ENTRY CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t* maxWidthInElements, CUarray_format format, unsigned numChannels, CUdevice dev) {
+HC_ENTRY CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t* maxWidthInElements,
+                                                     CUarray_format format, unsigned numChannels,
+                                                     CUdevice dev) {
   HC_DRIVER();
   (void)format, (void)numChannels;
   if (maxWidthInElements == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -238,7 +266,9 @@ HC_ENTRY CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
   HC_DRIVER();
   return ValidDevice(dev) ? hostcuda::ReleasePrimary(dev) : CUDA_ERROR_INVALID_DEVICE;
 }
-HC_ENTRY CUresult cuDevicePrimaryCtxRelease(CUdevice dev) { return cuDevicePrimaryCtxRelease_v2(dev); }
+HC_ENTRY CUresult cuDevicePrimaryCtxRelease(CUdevice dev) {
+  return cuDevicePrimaryCtxRelease_v2(dev);
+}
 
 HC_ENTRY CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   HC_DRIVER();
@@ -288,14 +318,19 @@ Context* Checked(CUcontext handle) {
 
 }  // namespace
 
-HC_ENTRY CUresult cuCtxCreate_v2(CUcontext* pctx, unsigned int flags, CUdevice dev) { return Create(pctx, flags, dev); }
-HC_ENTRY CUresult cuCtxCreate_v3(CUcontext* pctx, CUexecAffinityParam* paramsArray, int numParams, unsigned int flags, CUdevice dev) {
+HC_ENTRY CUresult cuCtxCreate_v2(CUcontext* pctx, unsigned int flags, CUdevice dev) {
+  return Create(pctx, flags, dev);
+}
+HC_ENTRY CUresult cuCtxCreate_v3(CUcontext* pctx, CUexecAffinityParam* paramsArray, int numParams,
+                                 unsigned int flags, CUdevice dev) {
   (void)paramsArray;
   if (numParams != 0) return hostcuda::NotEmulated("cuCtxCreate_v3", "execution affinity");
   return Create(pctx, flags, dev);
 }
-HC_ENTRY CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, unsigned int flags, CUdevice dev) {
-  if (ctxCreateParams != nullptr && (ctxCreateParams->numExecAffinityParams != 0 || ctxCreateParams->cigParams != nullptr)) {
+HC_ENTRY CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams,
+                                 unsigned int flags, CUdevice dev) {
+  if (ctxCreateParams != nullptr &&
+      (ctxCreateParams->numExecAffinityParams != 0 || ctxCreateParams->cigParams != nullptr)) {
     return hostcuda::NotEmulated("cuCtxCreate_v4", "execution affinity or graphics sharing");
   }
   return Create(pctx, flags, dev);
@@ -428,7 +463,8 @@ HC_ENTRY CUresult cuCtxGetSharedMemConfig(CUsharedconfig* pConfig) {
 }
 HC_ENTRY CUresult cuCtxSetSharedMemConfig(CUsharedconfig config) {
   HC_CONTEXT();
-  return config <= CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return config <= CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE ? CUDA_SUCCESS
+                                                             : CUDA_ERROR_INVALID_VALUE;
 }
 HC_ENTRY CUresult cuCtxResetPersistingL2Cache(void) {
   HC_CONTEXT();

@@ -1,4 +1,5 @@
-// Allocation, host memory, pointer attributes, memory between processes, virtual memory management, pools.
+// Allocation, host memory, pointer attributes, memory between processes, virtual memory management,
+// pools.
 #include <unistd.h>
 
 #include <cstring>
@@ -42,7 +43,8 @@ CUresult Allocate(CUdeviceptr* out, size_t bytes, MemoryKind kind, unsigned flag
 /// As the real driver, freeing waits for the device: nothing may still use the memory.
 CUresult Quiesce(hostcuda::Driver* driver, uintptr_t address) {
   MemoryRange range;
-  if (!driver->memory().Find(address, &range) || range.base != address) return CUDA_ERROR_INVALID_VALUE;
+  if (!driver->memory().Find(address, &range) || range.base != address)
+    return CUDA_ERROR_INVALID_VALUE;
   for (Context* context : hostcuda::LiveContexts()) {
     if (context->device == range.device) driver->engine().Drain(*context);
   }
@@ -51,15 +53,20 @@ CUresult Quiesce(hostcuda::Driver* driver, uintptr_t address) {
 
 }  // namespace
 
-HC_ENTRY CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) { return Allocate(dptr, bytesize, MemoryKind::kDevice, 0); }
+HC_ENTRY CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
+  return Allocate(dptr, bytesize, MemoryKind::kDevice, 0);
+}
 
 HC_ENTRY CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flags) {
   if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) return CUDA_ERROR_INVALID_VALUE;
   return Allocate(dptr, bytesize, MemoryKind::kManaged, flags);
 }
 
-HC_ENTRY CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes) {
-  if (pPitch == nullptr || (ElementSizeBytes != 4 && ElementSizeBytes != 8 && ElementSizeBytes != 16)) return CUDA_ERROR_INVALID_VALUE;
+HC_ENTRY CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes,
+                                     size_t Height, unsigned int ElementSizeBytes) {
+  if (pPitch == nullptr ||
+      (ElementSizeBytes != 4 && ElementSizeBytes != 8 && ElementSizeBytes != 16))
+    return CUDA_ERROR_INVALID_VALUE;
   const size_t pitch = (WidthInBytes + 511) / 512 * 512;
   const CUresult result = Allocate(dptr, pitch * Height, MemoryKind::kDevice, 0);
   if (result == CUDA_SUCCESS) *pPitch = pitch;
@@ -93,7 +100,9 @@ HC_ENTRY CUresult cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags)
   if (result == CUDA_SUCCESS) *pp = reinterpret_cast<void*>(address);
   return result;
 }
-HC_ENTRY CUresult cuMemAllocHost_v2(void** pp, size_t bytesize) { return cuMemHostAlloc(pp, bytesize, 0); }
+HC_ENTRY CUresult cuMemAllocHost_v2(void** pp, size_t bytesize) {
+  return cuMemHostAlloc(pp, bytesize, 0);
+}
 
 HC_ENTRY CUresult cuMemFreeHost(void* p) {
   HC_CONTEXT();
@@ -107,7 +116,9 @@ HC_ENTRY CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Fl
   HC_CONTEXT();
   return driver->memory().Register(context, reinterpret_cast<uintptr_t>(p), bytesize, Flags);
 }
-HC_ENTRY CUresult cuMemHostRegister(void* p, size_t bytesize, unsigned int Flags) { return cuMemHostRegister_v2(p, bytesize, Flags); }
+HC_ENTRY CUresult cuMemHostRegister(void* p, size_t bytesize, unsigned int Flags) {
+  return cuMemHostRegister_v2(p, bytesize, Flags);
+}
 
 HC_ENTRY CUresult cuMemHostUnregister(void* p) {
   HC_CONTEXT();
@@ -118,7 +129,8 @@ HC_ENTRY CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsi
   HC_CONTEXT();
   MemoryRange range;
   if (pdptr == nullptr || Flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (!driver->memory().Find(reinterpret_cast<uintptr_t>(p), &range) || range.on_device()) return CUDA_ERROR_INVALID_VALUE;
+  if (!driver->memory().Find(reinterpret_cast<uintptr_t>(p), &range) || range.on_device())
+    return CUDA_ERROR_INVALID_VALUE;
   *pdptr = reinterpret_cast<CUdeviceptr>(p);
   return CUDA_SUCCESS;
 }
@@ -126,7 +138,8 @@ HC_ENTRY CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsi
 HC_ENTRY CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) {
   HC_CONTEXT();
   MemoryRange range;
-  if (pFlags == nullptr || !driver->memory().Find(reinterpret_cast<uintptr_t>(p), &range) || range.kind != MemoryKind::kPinned) {
+  if (pFlags == nullptr || !driver->memory().Find(reinterpret_cast<uintptr_t>(p), &range) ||
+      range.kind != MemoryKind::kPinned) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   *pFlags = range.flags | CU_MEMHOSTALLOC_DEVICEMAP;
@@ -137,10 +150,13 @@ HC_ENTRY CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) {
 
 namespace {
 
-CUresult Attribute(hostcuda::Driver* driver, void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {
+CUresult Attribute(hostcuda::Driver* driver, void* data, CUpointer_attribute attribute,
+                   CUdeviceptr pointer) {
   MemoryRange range;
   const bool known = driver->memory().Find(pointer, &range);
-  if (!known && attribute != CU_POINTER_ATTRIBUTE_MEMORY_TYPE && attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) return CUDA_ERROR_INVALID_VALUE;
+  if (!known && attribute != CU_POINTER_ATTRIBUTE_MEMORY_TYPE &&
+      attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
+    return CUDA_ERROR_INVALID_VALUE;
   if (!known) return CUDA_ERROR_INVALID_VALUE;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -181,14 +197,17 @@ CUresult Attribute(hostcuda::Driver* driver, void* data, CUpointer_attribute att
       *static_cast<unsigned*>(data) = range.accessible;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      *static_cast<unsigned*>(data) = range.kind == MemoryKind::kMapped ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE;
+      *static_cast<unsigned*>(data) = range.kind == MemoryKind::kMapped
+                                          ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+                                          : CU_MEM_HANDLE_TYPE_NONE;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
       *static_cast<unsigned*>(data) = 0;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-      *static_cast<unsigned*>(data) = range.accessible ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
+      *static_cast<unsigned*>(data) = range.accessible ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
+                                                       : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       *static_cast<CUmemoryPool*>(data) = hostcuda::PoolOf(range.base);
@@ -209,13 +228,16 @@ CUresult Attribute(hostcuda::Driver* driver, void* data, CUpointer_attribute att
 
 }  // namespace
 
-HC_ENTRY CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
+HC_ENTRY CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute,
+                                        CUdeviceptr ptr) {
   HC_DRIVER();
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return Attribute(driver, data, attribute, ptr);
 }
 
-HC_ENTRY CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute* attributes, void** data, CUdeviceptr ptr) {
+HC_ENTRY CUresult cuPointerGetAttributes(unsigned int numAttributes,
+                                         CUpointer_attribute* attributes, void** data,
+                                         CUdeviceptr ptr) {
   HC_DRIVER();
   if (attributes == nullptr || data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   // Unlike the single call, an address CUDA does not know is no error: its answers are zero.
@@ -242,30 +264,36 @@ HC_ENTRY CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_a
   return CUDA_SUCCESS;
 }
 
-HC_ENTRY CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr ptr) {
+HC_ENTRY CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
+                                        CUdeviceptr ptr) {
   HC_DRIVER();
   MemoryRange range;
-  if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !driver->memory().Find(ptr, &range)) {
+  if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
+      !driver->memory().Find(ptr, &range)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;  // copies of such memory are ordered by their streams anyway
 }
 
-// ---- managed memory: one copy exists, so advice and prefetching change nothing but must name real memory
+// ---- managed memory: one copy exists, so advice and prefetching change nothing but must name real
+// memory
 
-HC_ENTRY CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUmemLocation location) {
+HC_ENTRY CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice,
+                                 CUmemLocation location) {
   HC_DRIVER();
   (void)count, (void)advice, (void)location;
   MemoryRange range;
   return driver->memory().Find(devPtr, &range) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-HC_ENTRY CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags, CUstream hStream) {
+HC_ENTRY CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location,
+                                        unsigned int flags, CUstream hStream) {
   HC_STREAM(stream, hStream);
   (void)count, (void)location, (void)flags;
   MemoryRange range;
   return driver->memory().Find(devPtr, &range) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-HC_ENTRY CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags) {
+HC_ENTRY CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length,
+                                         unsigned int flags) {
   HC_STREAM(stream, hStream);
   (void)length, (void)flags;
   MemoryRange range;
@@ -276,9 +304,11 @@ HC_ENTRY CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, siz
 
 HC_ENTRY CUresult cuIpcGetMemHandle(CUipcMemHandle* pHandle, CUdeviceptr dptr) {
   HC_CONTEXT();
-  return pHandle == nullptr ? CUDA_ERROR_INVALID_VALUE : driver->memory().GetIpcHandle(dptr, pHandle);
+  return pHandle == nullptr ? CUDA_ERROR_INVALID_VALUE
+                            : driver->memory().GetIpcHandle(dptr, pHandle);
 }
-HC_ENTRY CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned int Flags) {
+HC_ENTRY CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle,
+                                        unsigned int Flags) {
   HC_CONTEXT();
   (void)Flags;
   if (pdptr == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -287,7 +317,10 @@ HC_ENTRY CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handl
   if (result == CUDA_SUCCESS) *pdptr = address;
   return result;
 }
-HC_ENTRY CUresult cuIpcOpenMemHandle(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned int Flags) { return cuIpcOpenMemHandle_v2(pdptr, handle, Flags); }
+HC_ENTRY CUresult cuIpcOpenMemHandle(CUdeviceptr* pdptr, CUipcMemHandle handle,
+                                     unsigned int Flags) {
+  return cuIpcOpenMemHandle_v2(pdptr, handle, Flags);
+}
 HC_ENTRY CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) {
   HC_CONTEXT();
   if (const CUresult known = Quiesce(driver, dptr); known != CUDA_SUCCESS) return known;
@@ -305,25 +338,32 @@ Physical* CheckedPhysical(CUmemGenericAllocationHandle handle) {
 
 bool ValidLocation(const CUmemLocation& location) {
   switch (location.type) {
-    case CU_MEM_LOCATION_TYPE_DEVICE: return ValidDevice(location.id);
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+      return ValidDevice(location.id);
     case CU_MEM_LOCATION_TYPE_HOST:
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:
-    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: return true;
-    default: return false;
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+      return true;
+    default:
+      return false;
   }
 }
 
 }  // namespace
 
-HC_ENTRY CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* prop, CUmemAllocationGranularity_flags option) {
+HC_ENTRY CUresult cuMemGetAllocationGranularity(size_t* granularity,
+                                                const CUmemAllocationProp* prop,
+                                                CUmemAllocationGranularity_flags option) {
   HC_DRIVER();
   (void)option;
-  if (granularity == nullptr || prop == nullptr || !ValidLocation(prop->location)) return CUDA_ERROR_INVALID_VALUE;
+  if (granularity == nullptr || prop == nullptr || !ValidLocation(prop->location))
+    return CUDA_ERROR_INVALID_VALUE;
   *granularity = kPageBytes;
   return CUDA_SUCCESS;
 }
 
-HC_ENTRY CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags) {
+HC_ENTRY CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment,
+                                      CUdeviceptr addr, unsigned long long flags) {
   HC_DRIVER();
   if (ptr == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   uintptr_t address = 0;
@@ -336,12 +376,15 @@ HC_ENTRY CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
   return driver->memory().Unreserve(ptr, size);
 }
 
-HC_ENTRY CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* prop, unsigned long long flags) {
+HC_ENTRY CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
+                              const CUmemAllocationProp* prop, unsigned long long flags) {
   HC_DRIVER();
-  if (handle == nullptr || prop == nullptr || flags != 0 || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || !ValidLocation(prop->location)) {
+  if (handle == nullptr || prop == nullptr || flags != 0 ||
+      prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || !ValidLocation(prop->location)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if ((prop->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0) return CUDA_ERROR_NOT_SUPPORTED;
+  if ((prop->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0)
+    return CUDA_ERROR_NOT_SUPPORTED;
   Physical* physical = nullptr;
   const CUresult result = driver->memory().CreatePhysical(size, *prop, &physical);
   if (result == CUDA_SUCCESS) *handle = reinterpret_cast<CUmemGenericAllocationHandle>(physical);
@@ -351,10 +394,12 @@ HC_ENTRY CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
 HC_ENTRY CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   HC_DRIVER();
   Physical* physical = CheckedPhysical(handle);
-  return physical == nullptr ? CUDA_ERROR_INVALID_VALUE : driver->memory().ReleasePhysical(physical);
+  return physical == nullptr ? CUDA_ERROR_INVALID_VALUE
+                             : driver->memory().ReleasePhysical(physical);
 }
 
-HC_ENTRY CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+HC_ENTRY CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
+                           CUmemGenericAllocationHandle handle, unsigned long long flags) {
   HC_DRIVER();
   Physical* physical = CheckedPhysical(handle);
   if (physical == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -365,10 +410,12 @@ HC_ENTRY CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
   return driver->memory().Unmap(ptr, size);
 }
 
-HC_ENTRY CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc, size_t count) {
+HC_ENTRY CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc,
+                                 size_t count) {
   HC_DRIVER();
   if (desc == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
-  // One address space serves all devices: the widest access given to any of them is what the pages get.
+  // One address space serves all devices: the widest access given to any of them is what the pages
+  // get.
   bool readable = false, writable = false;
   for (size_t i = 0; i < count; ++i) {
     if (!ValidLocation(desc[i].location)) return CUDA_ERROR_INVALID_VALUE;
@@ -377,9 +424,11 @@ HC_ENTRY CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccess
   }
   return driver->memory().SetAccess(ptr, size, readable, writable);
 }
-HC_ENTRY CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr ptr) {
+HC_ENTRY CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
+                                 CUdeviceptr ptr) {
   HC_DRIVER();
-  if (flags == nullptr || location == nullptr || !ValidLocation(*location)) return CUDA_ERROR_INVALID_VALUE;
+  if (flags == nullptr || location == nullptr || !ValidLocation(*location))
+    return CUDA_ERROR_INVALID_VALUE;
   CUmemAccess_flags own = CU_MEM_ACCESS_FLAGS_PROT_NONE;
   const CUresult result = driver->memory().GetAccess(ptr, &own);
   if (result == CUDA_SUCCESS) *flags = own;
@@ -394,7 +443,8 @@ HC_ENTRY CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* hand
   *handle = reinterpret_cast<CUmemGenericAllocationHandle>(physical);
   return CUDA_SUCCESS;
 }
-HC_ENTRY CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop, CUmemGenericAllocationHandle handle) {
+HC_ENTRY CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop,
+                                                         CUmemGenericAllocationHandle handle) {
   HC_DRIVER();
   Physical* physical = CheckedPhysical(handle);
   if (prop == nullptr || physical == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -402,20 +452,28 @@ HC_ENTRY CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* pr
   return CUDA_SUCCESS;
 }
 
-HC_ENTRY CUresult cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType handleType, unsigned long long flags) {
+HC_ENTRY CUresult cuMemExportToShareableHandle(void* shareableHandle,
+                                               CUmemGenericAllocationHandle handle,
+                                               CUmemAllocationHandleType handleType,
+                                               unsigned long long flags) {
   HC_DRIVER();
   Physical* physical = CheckedPhysical(handle);
-  if (shareableHandle == nullptr || physical == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (shareableHandle == nullptr || physical == nullptr || flags != 0)
+    return CUDA_ERROR_INVALID_VALUE;
   if (handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
-  if ((physical->properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == 0) return CUDA_ERROR_INVALID_VALUE;
+  if ((physical->properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == 0)
+    return CUDA_ERROR_INVALID_VALUE;
   return driver->memory().Export(physical, static_cast<int*>(shareableHandle));
 }
-HC_ENTRY CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* osHandle, CUmemAllocationHandleType shHandleType) {
+HC_ENTRY CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
+                                                 void* osHandle,
+                                                 CUmemAllocationHandleType shHandleType) {
   HC_DRIVER();
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (shHandleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
   Physical* physical = nullptr;
-  const CUresult result = driver->memory().Import(static_cast<int>(reinterpret_cast<intptr_t>(osHandle)), &physical);
+  const CUresult result =
+      driver->memory().Import(static_cast<int>(reinterpret_cast<intptr_t>(osHandle)), &physical);
   if (result == CUDA_SUCCESS) *handle = reinterpret_cast<CUmemGenericAllocationHandle>(physical);
   return result;
 }
@@ -470,7 +528,8 @@ CUresult AllocateFrom(Pool* pool, CUdeviceptr* out, size_t bytes, CUstream handl
     return driver->engine().ForbidCapture(*stream);
   }
   uintptr_t address = 0;
-  const CUresult result = driver->memory().Allocate(stream->context, bytes, MemoryKind::kDevice, 0, &address);
+  const CUresult result =
+      driver->memory().Allocate(stream->context, bytes, MemoryKind::kDevice, 0, &address);
   if (result != CUDA_SUCCESS) return result;
   Pools& pools = AllPools();
   std::lock_guard<std::mutex> lock(pools.mutex);
@@ -499,14 +558,19 @@ CUmemoryPool PoolOf(uintptr_t address) {
   Pools& pools = AllPools();
   std::lock_guard<std::mutex> lock(pools.mutex);
   const auto found = pools.allocations.find(address);
-  return found == pools.allocations.end() ? nullptr : reinterpret_cast<CUmemoryPool>(found->second.pool);
+  return found == pools.allocations.end() ? nullptr
+                                          : reinterpret_cast<CUmemoryPool>(found->second.pool);
 }
 
 }  // namespace hostcuda
 
-HC_ENTRY CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) { return AllocateFrom(nullptr, dptr, bytesize, hStream); }
-HC_ENTRY CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream) {
-  return CheckedPool(pool) == nullptr ? CUDA_ERROR_INVALID_VALUE : AllocateFrom(CheckedPool(pool), dptr, bytesize, hStream);
+HC_ENTRY CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) {
+  return AllocateFrom(nullptr, dptr, bytesize, hStream);
+}
+HC_ENTRY CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool,
+                                          CUstream hStream) {
+  return CheckedPool(pool) == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                      : AllocateFrom(CheckedPool(pool), dptr, bytesize, hStream);
 }
 HC_ENTRY CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
   HC_STREAM(stream, hStream);
@@ -549,8 +613,10 @@ HC_ENTRY CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
 }
 HC_ENTRY CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
   HC_DRIVER();
-  if (pool == nullptr || poolProps == nullptr || !ValidLocation(poolProps->location)) return CUDA_ERROR_INVALID_VALUE;
-  if (poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE) return hostcuda::NotEmulated("cuMemPoolCreate", "a pool shared between processes");
+  if (pool == nullptr || poolProps == nullptr || !ValidLocation(poolProps->location))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
+    return hostcuda::NotEmulated("cuMemPoolCreate", "a pool shared between processes");
   auto* made = new Pool;
   made->device = poolProps->location.id;
   *pool = reinterpret_cast<CUmemoryPool>(made);
@@ -561,7 +627,8 @@ HC_ENTRY CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   Pool* own = CheckedPool(pool);
   if (own == nullptr || own->is_default) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard<std::mutex> lock(AllPools().mutex);
-  if (AllPools().current[own->device] == own) AllPools().current[own->device] = &AllPools().standard[own->device];
+  if (AllPools().current[own->device] == own)
+    AllPools().current[own->device] = &AllPools().standard[own->device];
   return CUDA_SUCCESS;  // its allocations may outlive it: the pool itself stays
 }
 HC_ENTRY CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
@@ -577,11 +644,18 @@ HC_ENTRY CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute a
   switch (attr) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: own->reuse[attr - 1] = *static_cast<int*>(value); return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: own->release_threshold = *static_cast<cuuint64_t*>(value); return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      own->reuse[attr - 1] = *static_cast<int*>(value);
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      own->release_threshold = *static_cast<cuuint64_t*>(value);
+      return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: own->used_high = own->used; return CUDA_SUCCESS;
-    default: return CUDA_ERROR_INVALID_VALUE;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      own->used_high = own->used;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
 }
 HC_ENTRY CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) {
@@ -593,13 +667,22 @@ HC_ENTRY CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute a
   switch (attr) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: *static_cast<int*>(value) = own->reuse[attr - 1]; return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *wide = own->release_threshold; return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      *static_cast<int*>(value) = own->reuse[attr - 1];
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      *wide = own->release_threshold;
+      return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *wide = own->used; return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+      *wide = own->used;
+      return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *wide = own->used_high; return CUDA_SUCCESS;
-    default: return CUDA_ERROR_INVALID_VALUE;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      *wide = own->used_high;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
 }
 HC_ENTRY CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map, size_t count) {
@@ -610,9 +693,11 @@ HC_ENTRY CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* m
   }
   return CUDA_SUCCESS;  // every device reaches every allocation
 }
-HC_ENTRY CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool memPool, CUmemLocation* location) {
+HC_ENTRY CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool memPool,
+                                     CUmemLocation* location) {
   HC_DRIVER();
-  if (flags == nullptr || CheckedPool(memPool) == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (flags == nullptr || CheckedPool(memPool) == nullptr || location == nullptr)
+    return CUDA_ERROR_INVALID_VALUE;
   *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   return CUDA_SUCCESS;
 }

@@ -25,8 +25,10 @@ namespace {
 
 CUresult CreateStream(CUstream* out, unsigned flags, int priority) {
   HC_CONTEXT();
-  if (out == nullptr || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0) return CUDA_ERROR_INVALID_VALUE;
-  const StreamRef stream = driver->engine().CreateStream(context, flags, std::clamp(priority, -5, 0), false);
+  if (out == nullptr || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  const StreamRef stream =
+      driver->engine().CreateStream(context, flags, std::clamp(priority, -5, 0), false);
   *out = reinterpret_cast<CUstream>(stream.get());
   return CUDA_SUCCESS;
 }
@@ -38,13 +40,18 @@ Event* Checked(CUevent handle) {
 
 }  // namespace
 
-HC_ENTRY CUresult cuStreamCreate(CUstream* phStream, unsigned int Flags) { return CreateStream(phStream, Flags, 0); }
-HC_ENTRY CUresult cuStreamCreateWithPriority(CUstream* phStream, unsigned int flags, int priority) { return CreateStream(phStream, flags, priority); }
+HC_ENTRY CUresult cuStreamCreate(CUstream* phStream, unsigned int Flags) {
+  return CreateStream(phStream, Flags, 0);
+}
+HC_ENTRY CUresult cuStreamCreateWithPriority(CUstream* phStream, unsigned int flags, int priority) {
+  return CreateStream(phStream, flags, priority);
+}
 
 HC_ENTRY CUresult cuStreamDestroy_v2(CUstream hStream) {
   HC_DRIVER();
   auto* stream = reinterpret_cast<Stream*>(hStream);
-  if (reinterpret_cast<uintptr_t>(hStream) <= 2 || stream->magic != Stream::kMagic) return CUDA_ERROR_INVALID_HANDLE;
+  if (reinterpret_cast<uintptr_t>(hStream) <= 2 || stream->magic != Stream::kMagic)
+    return CUDA_ERROR_INVALID_HANDLE;
   if (stream->legacy) return CUDA_ERROR_INVALID_HANDLE;
   driver->engine().DestroyStream(*stream);
   return CUDA_SUCCESS;
@@ -94,15 +101,18 @@ HC_ENTRY CUresult cuStreamGetDevice(CUstream hStream, CUdevice* device) {
   *device = stream->context->device;
   return CUDA_SUCCESS;
 }
-HC_ENTRY CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue* value_out) {
+HC_ENTRY CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr,
+                                       CUstreamAttrValue* value_out) {
   HC_STREAM(stream, hStream);
   if (value_out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *value_out = {};
   if (attr == CU_LAUNCH_ATTRIBUTE_PRIORITY) value_out->priority = stream->priority;
-  if (attr == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY) value_out->syncPolicy = CU_SYNC_POLICY_AUTO;
+  if (attr == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY)
+    value_out->syncPolicy = CU_SYNC_POLICY_AUTO;
   return CUDA_SUCCESS;
 }
-HC_ENTRY CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue* value) {
+HC_ENTRY CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr,
+                                       const CUstreamAttrValue* value) {
   HC_STREAM(stream, hStream);
   (void)attr;  // cache windows, synchronization policy, memory domains: hints about speed only
   return value == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
@@ -118,7 +128,8 @@ HC_ENTRY CUresult cuStreamCopyAttributes(CUstream dst, CUstream src) {
 HC_ENTRY CUresult cuEventCreate(CUevent* phEvent, unsigned int Flags) {
   HC_CONTEXT();
   if (phEvent == nullptr || (Flags & ~7u) != 0) return CUDA_ERROR_INVALID_VALUE;
-  if ((Flags & CU_EVENT_INTERPROCESS) != 0 && (Flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
+  if ((Flags & CU_EVENT_INTERPROCESS) != 0 && (Flags & CU_EVENT_DISABLE_TIMING) == 0)
+    return CUDA_ERROR_INVALID_VALUE;
   auto event = std::make_shared<Event>();
   event->flags = Flags;
   event->context = context;
@@ -149,30 +160,37 @@ HC_ENTRY CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsig
   HC_STREAM(stream, hStream);
   Event* event = Checked(hEvent);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if ((flags & ~static_cast<unsigned>(CU_EVENT_RECORD_EXTERNAL)) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if ((flags & ~static_cast<unsigned>(CU_EVENT_RECORD_EXTERNAL)) != 0)
+    return CUDA_ERROR_INVALID_VALUE;
   if (event->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
-  if (event->shared != nullptr && !driver->engine().Capturing(*stream)) return hostcuda::RecordShared(event->shared, *stream);
+  if (event->shared != nullptr && !driver->engine().Capturing(*stream))
+    return hostcuda::RecordShared(event->shared, *stream);
   return driver->engine().Record(event->handle, *stream, (flags & CU_EVENT_RECORD_EXTERNAL) != 0);
 }
-HC_ENTRY CUresult cuEventRecord(CUevent hEvent, CUstream hStream) { return cuEventRecordWithFlags(hEvent, hStream, 0); }
+HC_ENTRY CUresult cuEventRecord(CUevent hEvent, CUstream hStream) {
+  return cuEventRecordWithFlags(hEvent, hStream, 0);
+}
 
 HC_ENTRY CUresult cuEventQuery(CUevent hEvent) {
   HC_DRIVER();
   Event* event = Checked(hEvent);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  return event->shared != nullptr ? hostcuda::QueryShared(event->shared) : driver->engine().QueryEvent(*event);
+  return event->shared != nullptr ? hostcuda::QueryShared(event->shared)
+                                  : driver->engine().QueryEvent(*event);
 }
 HC_ENTRY CUresult cuEventSynchronize(CUevent hEvent) {
   HC_DRIVER();
   Event* event = Checked(hEvent);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  return event->shared != nullptr ? hostcuda::SynchronizeShared(event->shared) : driver->engine().SynchronizeEvent(*event);
+  return event->shared != nullptr ? hostcuda::SynchronizeShared(event->shared)
+                                  : driver->engine().SynchronizeEvent(*event);
 }
 HC_ENTRY CUresult cuEventElapsedTime_v2(float* pMilliseconds, CUevent hStart, CUevent hEnd) {
   HC_DRIVER();
   Event *start = Checked(hStart), *end = Checked(hEnd);
   if (start == nullptr || end == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  return pMilliseconds == nullptr ? CUDA_ERROR_INVALID_VALUE : driver->engine().Elapsed(pMilliseconds, *start, *end);
+  return pMilliseconds == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                  : driver->engine().Elapsed(pMilliseconds, *start, *end);
 }
 HC_ENTRY CUresult cuEventElapsedTime(float* pMilliseconds, CUevent hStart, CUevent hEnd) {
   return cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd);
@@ -182,8 +200,10 @@ HC_ENTRY CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned i
   HC_STREAM(stream, hStream);
   Event* event = Checked(hEvent);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if ((Flags & ~static_cast<unsigned>(CU_EVENT_WAIT_EXTERNAL)) != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (event->shared != nullptr && !driver->engine().Capturing(*stream)) return hostcuda::WaitShared(event->shared, *stream);
+  if ((Flags & ~static_cast<unsigned>(CU_EVENT_WAIT_EXTERNAL)) != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (event->shared != nullptr && !driver->engine().Capturing(*stream))
+    return hostcuda::WaitShared(event->shared, *stream);
   return driver->engine().WaitEvent(*stream, *event, (Flags & CU_EVENT_WAIT_EXTERNAL) != 0);
 }
 
@@ -222,7 +242,8 @@ HC_ENTRY CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData
   });
 }
 
-HC_ENTRY CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* userData, unsigned int flags) {
+HC_ENTRY CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* userData,
+                                      unsigned int flags) {
   HC_STREAM(stream, hStream);
   if (callback == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (driver->engine().Capturing(*stream)) return driver->engine().ForbidCapture(*stream);
@@ -263,33 +284,73 @@ CUresult WaitValue(CUstream handle, CUdeviceptr address, Word value, unsigned fl
 
 }  // namespace
 
-HC_ENTRY CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags) { return WriteValue<cuuint32_t>(stream, addr, value, flags); }
-HC_ENTRY CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags) { return WriteValue<cuuint64_t>(stream, addr, value, flags); }
-HC_ENTRY CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags) { return WaitValue<cuuint32_t>(stream, addr, value, flags); }
-HC_ENTRY CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags) { return WaitValue<cuuint64_t>(stream, addr, value, flags); }
-HC_ENTRY CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags) { return WriteValue<cuuint32_t>(stream, addr, value, flags); }
-HC_ENTRY CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags) { return WriteValue<cuuint64_t>(stream, addr, value, flags); }
-HC_ENTRY CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags) { return WaitValue<cuuint32_t>(stream, addr, value, flags); }
-HC_ENTRY CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags) { return WaitValue<cuuint64_t>(stream, addr, value, flags); }
+HC_ENTRY CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                          unsigned int flags) {
+  return WriteValue<cuuint32_t>(stream, addr, value, flags);
+}
+HC_ENTRY CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                          unsigned int flags) {
+  return WriteValue<cuuint64_t>(stream, addr, value, flags);
+}
+HC_ENTRY CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                         unsigned int flags) {
+  return WaitValue<cuuint32_t>(stream, addr, value, flags);
+}
+HC_ENTRY CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                         unsigned int flags) {
+  return WaitValue<cuuint64_t>(stream, addr, value, flags);
+}
+HC_ENTRY CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                       unsigned int flags) {
+  return WriteValue<cuuint32_t>(stream, addr, value, flags);
+}
+HC_ENTRY CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                       unsigned int flags) {
+  return WriteValue<cuuint64_t>(stream, addr, value, flags);
+}
+HC_ENTRY CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                      unsigned int flags) {
+  return WaitValue<cuuint32_t>(stream, addr, value, flags);
+}
+HC_ENTRY CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                      unsigned int flags) {
+  return WaitValue<cuuint64_t>(stream, addr, value, flags);
+}
 
-HC_ENTRY CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
+HC_ENTRY CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count,
+                                        CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
   if (paramArray == nullptr || count > 256 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < count; ++i) {
     const CUstreamBatchMemOpParams& p = paramArray[i];
     CUresult result = CUDA_SUCCESS;
     switch (p.operation) {
-      case CU_STREAM_MEM_OP_WAIT_VALUE_32: result = WaitValue<cuuint32_t>(stream, p.waitValue.address, p.waitValue.value, p.waitValue.flags); break;
-      case CU_STREAM_MEM_OP_WAIT_VALUE_64: result = WaitValue<cuuint64_t>(stream, p.waitValue.address, p.waitValue.value64, p.waitValue.flags); break;
-      case CU_STREAM_MEM_OP_WRITE_VALUE_32: result = WriteValue<cuuint32_t>(stream, p.writeValue.address, p.writeValue.value, p.writeValue.flags); break;
-      case CU_STREAM_MEM_OP_WRITE_VALUE_64: result = WriteValue<cuuint64_t>(stream, p.writeValue.address, p.writeValue.value64, p.writeValue.flags); break;
+      case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+        result = WaitValue<cuuint32_t>(stream, p.waitValue.address, p.waitValue.value,
+                                       p.waitValue.flags);
+        break;
+      case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+        result = WaitValue<cuuint64_t>(stream, p.waitValue.address, p.waitValue.value64,
+                                       p.waitValue.flags);
+        break;
+      case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+        result = WriteValue<cuuint32_t>(stream, p.writeValue.address, p.writeValue.value,
+                                        p.writeValue.flags);
+        break;
+      case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+        result = WriteValue<cuuint64_t>(stream, p.writeValue.address, p.writeValue.value64,
+                                        p.writeValue.flags);
+        break;
       case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
-      case CU_STREAM_MEM_OP_BARRIER: break;  // memory is coherent and the stream in order
-      default: return hostcuda::NotEmulated("cuStreamBatchMemOp", "this kind of operation");
+      case CU_STREAM_MEM_OP_BARRIER:
+        break;  // memory is coherent and the stream in order
+      default:
+        return hostcuda::NotEmulated("cuStreamBatchMemOp", "this kind of operation");
     }
     if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
 }
-HC_ENTRY CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
+HC_ENTRY CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count,
+                                     CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
   return cuStreamBatchMemOp_v2(stream, count, paramArray, flags);
 }

@@ -24,20 +24,26 @@ using hostcuda::kEntryPoints;
 
 // ---- cuGetProcAddress
 
-HC_ENTRY CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int cudaVersion, cuuint64_t flags, CUdriverProcAddressQueryResult* symbolStatus) {
-  if (symbol == nullptr || pfn == nullptr || *symbol == '\0' || cudaVersion < 0 || flags > 3) return CUDA_ERROR_INVALID_VALUE;
+HC_ENTRY CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int cudaVersion,
+                                      cuuint64_t flags,
+                                      CUdriverProcAddressQueryResult* symbolStatus) {
+  if (symbol == nullptr || pfn == nullptr || *symbol == '\0' || cudaVersion < 0 || flags > 3)
+    return CUDA_ERROR_INVALID_VALUE;
   *pfn = nullptr;
   const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
   const EntryPoint* const end = kEntryPoints + kEntryPointCount;
   const EntryPoint* first = std::lower_bound(
-      kEntryPoints, end, symbol, [](const EntryPoint& e, const char* name) { return strcmp(e.name, name) < 0; });
+      kEntryPoints, end, symbol,
+      [](const EntryPoint& e, const char* name) { return strcmp(e.name, name) < 0; });
   const EntryPoint* best = nullptr;
   bool known = false;
   for (const EntryPoint* e = first; e != end && strcmp(e->name, symbol) == 0; ++e) {
     known = true;
     if (e->version > cudaVersion || (e->per_thread && !per_thread)) continue;
-    // Per-thread entries start at a later version number than the plain ones they pair with; both mean the same call.
-    if (best == nullptr || (e->per_thread && !best->per_thread) || (e->per_thread == best->per_thread && e->version >= best->version)) {
+    // Per-thread entries start at a later version number than the plain ones they pair with; both
+    // mean the same call.
+    if (best == nullptr || (e->per_thread && !best->per_thread) ||
+        (e->per_thread == best->per_thread && e->version >= best->version)) {
       best = e;
     }
   }
@@ -56,7 +62,8 @@ HC_ENTRY CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int cudaVe
   *pfn = best->address;
   return CUDA_SUCCESS;
 }
-HC_ENTRY CUresult cuGetProcAddress(const char* symbol, void** pfn, int cudaVersion, cuuint64_t flags) {
+HC_ENTRY CUresult cuGetProcAddress(const char* symbol, void** pfn, int cudaVersion,
+                                   cuuint64_t flags) {
   return cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, nullptr);
 }
 
@@ -69,7 +76,8 @@ HC_ENTRY int hostcudaRegisterKernel(const char* name, hostcudaKernelBody body) {
 }
 
 HC_ENTRY int hostcudaRegisterKernelParameters(const char* name, int count, const unsigned* sizes) {
-  if (name == nullptr || count < 0 || (count > 0 && sizes == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  if (name == nullptr || count < 0 || (count > 0 && sizes == nullptr))
+    return CUDA_ERROR_INVALID_VALUE;
   hostcuda::RegisterParameters(name, std::vector<uint32_t>(sizes, sizes + count));
   return CUDA_SUCCESS;
 }
@@ -105,7 +113,8 @@ class TaskWork final : public hostcuda::Work {
   void* context_;
 };
 
-CUresult StreamEnqueue(CUstream handle, const char* name, HostcudaTaskPoll poll, HostcudaTaskRelease release, void* (*clone)(void*), void* context) {
+CUresult StreamEnqueue(CUstream handle, const char* name, HostcudaTaskPoll poll,
+                       HostcudaTaskRelease release, void* (*clone)(void*), void* context) {
   const auto drop = [&](CUresult error) {
     if (release != nullptr) release(context);
     return error;
@@ -123,8 +132,10 @@ CUresult StreamEnqueue(CUstream handle, const char* name, HostcudaTaskPoll poll,
     label.name = name;
     for (int i = 0; i < 3; ++i) label.grid[i] = label.block[i] = 1;
   }
-  // From here on the work owns the context: it is released with it, whatever becomes of the submission.
-  return driver->engine().SubmitWork(*stream, label, std::make_shared<TaskWork>(poll, release, clone, context));
+  // From here on the work owns the context: it is released with it, whatever becomes of the
+  // submission.
+  return driver->engine().SubmitWork(*stream, label,
+                                     std::make_shared<TaskWork>(poll, release, clone, context));
 }
 
 CUresult StreamIdle(CUstream handle, int* idle) {
@@ -143,7 +154,8 @@ void DoorbellRing(uint32_t index) {
   if (Driver* driver = Driver::Get()) driver->session().Ring(index);
 }
 
-/// The public entry points of whatever libcuda.so.1 the process uses: a shim in front of this driver sees these calls.
+/// The public entry points of whatever libcuda.so.1 the process uses: a shim in front of this
+/// driver sees these calls.
 struct PublicPath {
   decltype(&cuModuleLoadData) load = cuModuleLoadData;
   decltype(&cuModuleGetFunction) get = cuModuleGetFunction;
@@ -156,7 +168,8 @@ struct PublicPath {
     void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     if (library == nullptr) return;
     const auto find = [&](auto& function, const char* name) {
-      if (void* address = dlsym(library, name)) function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(address);
+      if (void* address = dlsym(library, name))
+        function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(address);
     };
     find(load, "cuModuleLoadData");
     find(get, "cuModuleGetFunction");
@@ -164,11 +177,13 @@ struct PublicPath {
   }
 };
 
-CUresult LaunchNamed(CUstream handle, const char* name, const uint32_t grid[3], const uint32_t block[3], uint32_t shared_bytes) {
+CUresult LaunchNamed(CUstream handle, const char* name, const uint32_t grid[3],
+                     const uint32_t block[3], uint32_t shared_bytes) {
   HC_STREAM(stream, handle);
   if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
   static PublicPath* const path = new PublicPath;
-  // The stream's context must be current, as for any launch; a library's caller need not have made it so.
+  // The stream's context must be current, as for any launch; a library's caller need not have made
+  // it so.
   hostcuda::Context* const before = hostcuda::CurrentContext();
   if (before != stream->context) hostcuda::PushContext(stream->context);
   CUresult result = CUDA_SUCCESS;
@@ -184,7 +199,8 @@ CUresult LaunchNamed(CUstream handle, const char* name, const uint32_t grid[3], 
     function = known;
   }
   if (result == CUDA_SUCCESS) {
-    result = path->launch(function, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared_bytes, handle, nullptr, nullptr);
+    result = path->launch(function, grid[0], grid[1], grid[2], block[0], block[1], block[2],
+                          shared_bytes, handle, nullptr, nullptr);
   }
   if (before != stream->context) {
     hostcuda::Context* popped = nullptr;
@@ -202,7 +218,8 @@ HostcudaActivityObserver SetObserver(HostcudaActivityObserver observer) {
 }
 
 [[noreturn]] void Unimplemented(const char* library, const char* function) {
-  hostcuda::Die("%s: %s is not implemented; run without the feature that calls it", library, function);
+  hostcuda::Die("%s: %s is not implemented; run without the feature that calls it", library,
+                function);
 }
 
 // Without cuInit: the options and the session's file are all they need.
@@ -211,7 +228,8 @@ int DeviceCount() { return hostcuda::Options().devices; }
 
 CUresult DeviceInfo(int device, HostcudaDeviceInfo* info) {
   if (info == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (device < 0 || device >= DeviceCount()) return CUDA_ERROR_INVALID_DEVICE;  // the machine's, as NVML counts them
+  if (device < 0 || device >= DeviceCount())
+    return CUDA_ERROR_INVALID_DEVICE;  // the machine's, as NVML counts them
   const hostcuda::GpuModel& gpu = hostcuda::Gpu();
   *info = {};
   snprintf(info->name, sizeof info->name, "%s", gpu.name);
@@ -223,7 +241,8 @@ CUresult DeviceInfo(int device, HostcudaDeviceInfo* info) {
   info->clock_khz = gpu.clock_khz;
   info->memory_clock_khz = gpu.memory_clock_khz;
   info->total_bytes = gpu.memory_bytes;
-  for (const auto& holder : hostcuda::Session::Holders("/dev/shm", hostcuda::Options().session, device)) {
+  for (const auto& holder :
+       hostcuda::Session::Holders("/dev/shm", hostcuda::Options().session, device)) {
     info->used_bytes += holder.bytes;
   }
   return CUDA_SUCCESS;
@@ -233,15 +252,27 @@ int DeviceProcesses(int device, HostcudaDeviceProcess* processes, int capacity) 
   if (device < 0 || device >= DeviceCount()) return 0;
   const auto holders = hostcuda::Session::Holders("/dev/shm", hostcuda::Options().session, device);
   for (int i = 0; i < std::min(capacity, static_cast<int>(holders.size())); ++i) {
-    processes[i] = {static_cast<uint32_t>(holders[static_cast<size_t>(i)].pid), holders[static_cast<size_t>(i)].bytes};
+    processes[i] = {static_cast<uint32_t>(holders[static_cast<size_t>(i)].pid),
+                    holders[static_cast<size_t>(i)].bytes};
   }
   return static_cast<int>(holders.size());
 }
 
 const HostcudaTable kTable = {
-    sizeof(HostcudaTable), HOSTCUDA_TABLE_VERSION, StreamEnqueue, StreamIdle, DoorbellSelf, DoorbellRing,
-    LaunchNamed,           Values,                 NowNs,         SetObserver, Unimplemented,
-    DeviceCount,           DeviceInfo,             DeviceProcesses,
+    sizeof(HostcudaTable),
+    HOSTCUDA_TABLE_VERSION,
+    StreamEnqueue,
+    StreamIdle,
+    DoorbellSelf,
+    DoorbellRing,
+    LaunchNamed,
+    Values,
+    NowNs,
+    SetObserver,
+    Unimplemented,
+    DeviceCount,
+    DeviceInfo,
+    DeviceProcesses,
 };
 
 }  // namespace
@@ -249,7 +280,8 @@ const HostcudaTable kTable = {
 HC_ENTRY CUresult cuGetExportTable(const void** ppExportTable, const CUuuid* pExportTableId) {
   if (ppExportTable == nullptr || pExportTableId == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *ppExportTable = nullptr;
-  if (memcmp(pExportTableId, &kHostcudaTableUuid, sizeof kHostcudaTableUuid) != 0) return CUDA_ERROR_NOT_FOUND;
+  if (memcmp(pExportTableId, &kHostcudaTableUuid, sizeof kHostcudaTableUuid) != 0)
+    return CUDA_ERROR_NOT_FOUND;
   *ppExportTable = &kTable;
   return CUDA_SUCCESS;
 }

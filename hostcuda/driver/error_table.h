@@ -1,7 +1,8 @@
-// Every error of the driver and of the runtime: X(code, driver's name or null, runtime's name or null, text).
+// Every error of the driver and of the runtime: X(code, driver's name or null, runtime's name or
+// null, text).
 //
-// Both libraries number their errors alike, so one table serves both. The texts of the common errors are the ones that
-// programs and their logs are used to.
+// Both libraries number their errors alike, so one table serves both. The texts of the common
+// errors are the ones that programs and their logs are used to.
 #ifndef HOSTCUDA_DRIVER_ERROR_TABLE_H_
 #define HOSTCUDA_DRIVER_ERROR_TABLE_H_
 

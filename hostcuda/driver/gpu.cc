@@ -15,11 +15,16 @@ namespace {
 constexpr int kFirstBus = 0x10;
 
 const GpuModel kGpus[] = {
-    // key, name, cc, memory, SMs, L2, persisting L2, clock, memory clock, bus, shared/SM, shared/block, copy engines
-    {"h200", "NVIDIA H200", 9, 0, 150109880320, 132, 62914560, 39321600, 1980000, 3201000, 6144, 233472, 232448, 3},
-    {"h100", "NVIDIA H100 80GB HBM3", 9, 0, 85029158912, 132, 52428800, 32768000, 1980000, 2619000, 5120, 233472, 232448, 3},
-    {"a100", "NVIDIA A100-SXM4-80GB", 8, 0, 85095874560, 108, 41943040, 26214400, 1410000, 1593000, 5120, 167936, 166912, 3},
-    {"b200", "NVIDIA B200", 10, 0, 191503400960, 148, 132644864, 82903040, 1965000, 3996000, 7680, 233472, 232448, 4},
+    // key, name, cc, memory, SMs, L2, persisting L2, clock, memory clock, bus, shared/SM,
+    // shared/block, copy engines
+    {"h200", "NVIDIA H200", 9, 0, 150109880320, 132, 62914560, 39321600, 1980000, 3201000, 6144,
+     233472, 232448, 3},
+    {"h100", "NVIDIA H100 80GB HBM3", 9, 0, 85029158912, 132, 52428800, 32768000, 1980000, 2619000,
+     5120, 233472, 232448, 3},
+    {"a100", "NVIDIA A100-SXM4-80GB", 8, 0, 85095874560, 108, 41943040, 26214400, 1410000, 1593000,
+     5120, 167936, 166912, 3},
+    {"b200", "NVIDIA B200", 10, 0, 191503400960, 148, 132644864, 82903040, 1965000, 3996000, 7680,
+     233472, 232448, 4},
 };
 
 }  // namespace
@@ -46,42 +51,75 @@ bool DeviceAttribute(const GpuModel& gpu, int device, CUdevice_attribute attribu
     switch (attribute) {
       case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
       case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
-      case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y: return 1024;
-      case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z: return 64;
-      case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X: return INT_MAX;
+      case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y:
+        return 1024;
+      case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:
+        return 64;
+      case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X:
+        return INT_MAX;
       case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
-      case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z: return 65535;
-      case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: return 49152;
-      case CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY: return 65536;
-      case CU_DEVICE_ATTRIBUTE_WARP_SIZE: return 32;
-      case CU_DEVICE_ATTRIBUTE_MAX_PITCH: return INT_MAX;
+      case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
+        return 65535;
+      case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK:
+        return 49152;
+      case CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY:
+        return 65536;
+      case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
+        return 32;
+      case CU_DEVICE_ATTRIBUTE_MAX_PITCH:
+        return INT_MAX;
       case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK:
-      case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR: return 65536;
-      case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: return gpu.clock_khz;
-      case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: return gpu.memory_clock_khz;
-      case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: return gpu.memory_bus_bits;
-      case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: return gpu.multiprocessors;
-      case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: return gpu.l2_bytes;
-      case CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE: return gpu.persisting_l2_bytes;
-      case CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE: return 134213632;
-      case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: return 2048;
-      case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR: return 32;
-      case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: return gpu.major;
-      case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: return gpu.minor;
-      case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT: return gpu.async_engines;
-      case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: return gpu.shared_per_multiprocessor;
-      case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: return gpu.shared_per_block_optin;
-      case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK: return 1024;
+      case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR:
+        return 65536;
+      case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
+        return gpu.clock_khz;
+      case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
+        return gpu.memory_clock_khz;
+      case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
+        return gpu.memory_bus_bits;
+      case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+        return gpu.multiprocessors;
+      case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
+        return gpu.l2_bytes;
+      case CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE:
+        return gpu.persisting_l2_bytes;
+      case CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE:
+        return 134213632;
+      case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
+        return 2048;
+      case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:
+        return 32;
+      case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+        return gpu.major;
+      case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+        return gpu.minor;
+      case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
+        return gpu.async_engines;
+      case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
+        return gpu.shared_per_multiprocessor;
+      case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
+        return gpu.shared_per_block_optin;
+      case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK:
+        return 1024;
       case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:
-      case CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT: return 512;
-      case CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT: return 32;
-      case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return kFirstBus + device;
-      case CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID: return device;
-      case CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO: return 2;
-      case CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT: return 4;
-      case CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES: return 0;  // pools are not exported
-      case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID: return 0;
-      case CU_DEVICE_ATTRIBUTE_NUMA_ID: return -1;
+      case CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT:
+        return 512;
+      case CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT:
+        return 32;
+      case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
+        return kFirstBus + device;
+      case CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID:
+        return device;
+      case CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO:
+        return 2;
+      case CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT:
+        return 4;
+      case CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES:
+        return 0;  // pools are not exported
+      case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:
+        return 0;
+      case CU_DEVICE_ATTRIBUTE_NUMA_ID:
+        return -1;
       case CU_DEVICE_ATTRIBUTE_GPU_OVERLAP:
       case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
       case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
@@ -106,22 +144,32 @@ bool DeviceAttribute(const GpuModel& gpu, int device, CUdevice_attribute attribu
       case CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED:
       case CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED:
       case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
-      case CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS: return 1;
+      case CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS:
+        return 1;
       case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:
-      case CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED: return gpu.major >= 9 ? 1 : 0;
-      // Texture limits exist although hostcuda has no textures: programs read them to choose a path.
+      case CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED:
+        return gpu.major >= 9 ? 1 : 0;
+      // Texture limits exist although hostcuda has no textures: programs read them to choose a
+      // path.
       case CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH:
       case CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_WIDTH:
-      case CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_WIDTH: return 131072;
+      case CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_WIDTH:
+        return 131072;
       case CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_HEIGHT:
-      case CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_HEIGHT: return 65536;
-      case CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_PITCH: return 2097120;
-      case CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH: return 268435456;
+      case CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_HEIGHT:
+        return 65536;
+      case CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_PITCH:
+        return 2097120;
+      case CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH:
+        return 268435456;
       case CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH:
       case CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_HEIGHT:
-      case CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_DEPTH: return 16384;
-      // Everything else (multicast, fabric handles, GPUDirect RDMA, integrated, TCC, ...) is absent.
-      default: return 0;
+      case CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_DEPTH:
+        return 16384;
+      // Everything else (multicast, fabric handles, GPUDirect RDMA, integrated, TCC, ...) is
+      // absent.
+      default:
+        return 0;
     }
   }();
   return true;
@@ -154,10 +202,12 @@ std::vector<int> ParseVisibleDevices(const char* text, int devices) {
     } else {
       char* rest = nullptr;
       const long ordinal = strtol(entry.c_str(), &rest, 10);
-      if (rest != entry.c_str() && *rest == '\0' && ordinal >= 0 && ordinal < devices) found = static_cast<int>(ordinal);
+      if (rest != entry.c_str() && *rest == '\0' && ordinal >= 0 && ordinal < devices)
+        found = static_cast<int>(ordinal);
     }
     if (found < 0) break;
-    if (std::find(visible.begin(), visible.end(), found) != visible.end()) return {};  // twice: none
+    if (std::find(visible.begin(), visible.end(), found) != visible.end())
+      return {};  // twice: none
     visible.push_back(found);
     text = *end == ',' ? end + 1 : end;
   }

@@ -15,7 +15,8 @@
 namespace hostcuda {
 namespace {
 
-// Guarded by the engine's mutex; the count is read without it to keep allocation cheap while nothing captures.
+// Guarded by the engine's mutex; the count is read without it to keep allocation cheap while
+// nothing captures.
 std::vector<std::shared_ptr<Capture>>& ActiveCaptures() {
   static auto* const captures = new std::vector<std::shared_ptr<Capture>>;
   return *captures;
@@ -35,7 +36,8 @@ std::vector<GraphNode*> NodesOf(const std::vector<CUgraphNode>& handles) {
 CUgraphNode HandleOf(GraphNode* node) { return reinterpret_cast<CUgraphNode>(node); }
 
 GraphNode* AddCaptured(Stream& stream, const Label& label, std::shared_ptr<Work> work) {
-  GraphNode* node = stream.capture->graph->Add(label, std::move(work), NodesOf(stream.capture_nodes));
+  GraphNode* node =
+      stream.capture->graph->Add(label, std::move(work), NodesOf(stream.capture_nodes));
   stream.capture_nodes = {HandleOf(node)};
   return node;
 }
@@ -61,14 +63,17 @@ void CloseCapture(const std::shared_ptr<Capture>& capture) {
 
 }  // namespace
 
-GraphNode* Graph::Add(const Label& label, std::shared_ptr<Work> work, const std::vector<GraphNode*>& dependencies) {
+GraphNode* Graph::Add(const Label& label, std::shared_ptr<Work> work,
+                      const std::vector<GraphNode*>& dependencies) {
   auto node = std::make_unique<GraphNode>();
   node->graph = this;
   node->number = next_number++;
   node->label = label;
   node->work = std::move(work);
   for (GraphNode* dependency : dependencies) {
-    if (std::find(node->dependencies.begin(), node->dependencies.end(), dependency) != node->dependencies.end()) continue;
+    if (std::find(node->dependencies.begin(), node->dependencies.end(), dependency) !=
+        node->dependencies.end())
+      continue;
     node->dependencies.push_back(dependency);
     dependency->dependents.push_back(node.get());
   }
@@ -103,7 +108,8 @@ CUresult CaptureRecord(Stream& stream, const EventRef& event, bool external) {
 }
 
 CUresult CaptureWait(Stream& stream, Event& event, bool external) {
-  if (stream.capture != nullptr && stream.capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (stream.capture != nullptr && stream.capture->invalid)
+    return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   if (external && stream.capture != nullptr) {
     Label label;
     label.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT;
@@ -128,7 +134,8 @@ CUresult CaptureWait(Stream& stream, Event& event, bool external) {
     return CUDA_ERROR_STREAM_CAPTURE_MERGE;
   }
   for (CUgraphNode node : event.capture_nodes) {
-    if (std::find(stream.capture_nodes.begin(), stream.capture_nodes.end(), node) == stream.capture_nodes.end()) {
+    if (std::find(stream.capture_nodes.begin(), stream.capture_nodes.end(), node) ==
+        stream.capture_nodes.end()) {
       stream.capture_nodes.push_back(node);
     }
   }
@@ -149,12 +156,14 @@ CUresult CaptureImplicit(Context& context) {
 }
 
 CUresult CaptureUnsafe() {
-  if (active_captures.load() == 0 || thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
+  if (active_captures.load() == 0 || thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+    return CUDA_SUCCESS;
   std::lock_guard<std::mutex> lock(Driver::Get()->engine().mutex());
   const pid_t self = ThreadId();
   for (const auto& capture : ActiveCaptures()) {
     const bool own = capture->thread == self && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
-    const bool others = thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    const bool others = thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                        capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
     if (!own && !others) continue;
     capture->invalid = true;
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -162,9 +171,12 @@ CUresult CaptureUnsafe() {
   return CUDA_SUCCESS;
 }
 
-CUstreamCaptureMode ExchangeCaptureMode(CUstreamCaptureMode mode) { return std::exchange(thread_mode, mode); }
+CUstreamCaptureMode ExchangeCaptureMode(CUstreamCaptureMode mode) {
+  return std::exchange(thread_mode, mode);
+}
 
-CUresult BeginCapture(Stream& stream, Graph* into, const std::vector<GraphNode*>& dependencies, CUstreamCaptureMode mode) {
+CUresult BeginCapture(Stream& stream, Graph* into, const std::vector<GraphNode*>& dependencies,
+                      CUstreamCaptureMode mode) {
   std::lock_guard<std::mutex> lock(Driver::Get()->engine().mutex());
   if (stream.legacy) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (stream.capture != nullptr) return CUDA_ERROR_ILLEGAL_STATE;
@@ -191,10 +203,12 @@ CUresult EndCapture(Stream& stream, Graph** graph) {
     capture->invalid = true;
     return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
   }
-  if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != ThreadId()) return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+  if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != ThreadId())
+    return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   CUresult result = capture->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
   if (result == CUDA_SUCCESS) {
-    // Everything that was captured must have been joined to the origin: an ancestor of what the origin stands at.
+    // Everything that was captured must have been joined to the origin: an ancestor of what the
+    // origin stands at.
     std::unordered_set<GraphNode*> joined;
     std::vector<GraphNode*> open = NodesOf(stream.capture_nodes);
     while (!open.empty()) {
@@ -235,8 +249,9 @@ class Run final : public Work {
     }
   }
 
-  /// Makes the works of this launch, while the host is at the call: the operations of a communicator, for one, take their
-  /// turns in the order of the calls. Not for a launch that is itself captured.
+  /// Makes the works of this launch, while the host is at the call: the operations of a
+  /// communicator, for one, take their turns in the order of the calls. Not for a launch that is
+  /// itself captured.
   void Prepare() {
     works_.reserve(program_->steps.size());
     for (const Program::Step& step : program_->steps) {
@@ -301,14 +316,15 @@ class Run final : public Work {
 
 }  // namespace
 
-std::shared_ptr<Work> MakeRun(std::shared_ptr<const Program> program, StreamRef stream, const Label& launch) {
+std::shared_ptr<Work> MakeRun(std::shared_ptr<const Program> program, StreamRef stream,
+                              const Label& launch) {
   return std::make_shared<Run>(std::move(program), std::move(stream), launch);
 }
 
 namespace {
 
-/// Appends the nodes of `graph`; a child graph becomes its own nodes between two empty steps. Returns its first and last
-/// step for every node.
+/// Appends the nodes of `graph`; a child graph becomes its own nodes between two empty steps.
+/// Returns its first and last step for every node.
 struct Ends {
   uint32_t first, last;
 };
@@ -339,7 +355,8 @@ void Append(const Graph& graph, Program* program) {
     ends[node.get()] = {first, last};
   }
   for (const auto& node : graph.nodes) {
-    for (const GraphNode* dependent : node->dependents) link(ends.at(node.get()).last, ends.at(dependent).first);
+    for (const GraphNode* dependent : node->dependents)
+      link(ends.at(node.get()).last, ends.at(dependent).first);
   }
 }
 
@@ -379,8 +396,12 @@ CUresult LaunchGraph(GraphExec& exec, const StreamRef& stream) {
     // A captured launch is a child of the graph being captured.
     return engine.SubmitWork(*stream, label, MakeRun(exec.program, stream, label));
   }
-  if (const CUresult waited = engine.WaitEvent(*stream, *exec.last, false); waited != CUDA_SUCCESS) return waited;
-  if (const CUresult run = engine.SubmitWork(*stream, label, MakeRun(exec.program, stream, label)->Fresh()); run != CUDA_SUCCESS) return run;
+  if (const CUresult waited = engine.WaitEvent(*stream, *exec.last, false); waited != CUDA_SUCCESS)
+    return waited;
+  if (const CUresult run =
+          engine.SubmitWork(*stream, label, MakeRun(exec.program, stream, label)->Fresh());
+      run != CUDA_SUCCESS)
+    return run;
   return engine.Record(exec.last, *stream, false);
 }
 

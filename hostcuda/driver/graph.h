@@ -1,9 +1,9 @@
 // Stream capture and graphs.
 //
-// A captured operation is a node: the label that profilers see and the work that a replay runs. An instantiated graph is
-// an immutable copy; every launch is one operation of its stream that polls the nodes whose dependencies are done, so a
-// node that waits (a collective, a wait value) holds only what depends on it. Launches of one executable graph run one
-// after another, as on a GPU.
+// A captured operation is a node: the label that profilers see and the work that a replay runs. An
+// instantiated graph is an immutable copy; every launch is one operation of its stream that polls
+// the nodes whose dependencies are done, so a node that waits (a collective, a wait value) holds
+// only what depends on it. Launches of one executable graph run one after another, as on a GPU.
 //
 // Threading: graphs and captures are guarded by the engine's mutex; running a graph needs no lock.
 #ifndef HOSTCUDA_DRIVER_GRAPH_H_
@@ -50,7 +50,8 @@ struct Graph {
   std::vector<std::unique_ptr<GraphNode>> nodes;
   std::vector<std::pair<UserObject*, unsigned>> objects;
 
-  GraphNode* Add(const Label& label, std::shared_ptr<Work> work, const std::vector<GraphNode*>& dependencies);
+  GraphNode* Add(const Label& label, std::shared_ptr<Work> work,
+                 const std::vector<GraphNode*>& dependencies);
 };
 
 /// What an instantiated graph runs.
@@ -85,7 +86,8 @@ class Capture {
   std::vector<StreamRef> streams;
 };
 
-CUresult BeginCapture(Stream& stream, Graph* into, const std::vector<GraphNode*>& dependencies, CUstreamCaptureMode mode);
+CUresult BeginCapture(Stream& stream, Graph* into, const std::vector<GraphNode*>& dependencies,
+                      CUstreamCaptureMode mode);
 CUresult EndCapture(Stream& stream, Graph** graph);
 /// Exchanges the calling thread's mode (cuThreadExchangeStreamCaptureMode).
 CUstreamCaptureMode ExchangeCaptureMode(CUstreamCaptureMode mode);
@@ -93,7 +95,8 @@ CUstreamCaptureMode ExchangeCaptureMode(CUstreamCaptureMode mode);
 /// An executable copy; null where the graph has a cycle or a node that cannot be replayed.
 std::shared_ptr<const Program> Compile(const Graph& graph, CUresult* error);
 /// One run of a program, as an operation of `stream`.
-std::shared_ptr<Work> MakeRun(std::shared_ptr<const Program> program, StreamRef stream, const Label& launch);
+std::shared_ptr<Work> MakeRun(std::shared_ptr<const Program> program, StreamRef stream,
+                              const Label& launch);
 CUresult LaunchGraph(GraphExec& exec, const StreamRef& stream);
 
 /// A deep copy; `map` tells each node's copy.

@@ -61,7 +61,9 @@ class GraphTest : public ::testing::Test {
     void* args[] = {&device_};
     ASSERT_EQ(cuLaunchKernel(add_one_, 1, 1, 1, 1, 1, 1, 0, stream, args, nullptr), CUDA_SUCCESS);
   }
-  void Set(std::vector<float> values) { ASSERT_EQ(cuMemcpyHtoD(device_, values.data(), values.size() * 4), CUDA_SUCCESS); }
+  void Set(std::vector<float> values) {
+    ASSERT_EQ(cuMemcpyHtoD(device_, values.data(), values.size() * 4), CUDA_SUCCESS);
+  }
   std::vector<float> Get(size_t n = 4) {
     std::vector<float> values(n);
     EXPECT_EQ(cuMemcpyDtoH(values.data(), device_, n * 4), CUDA_SUCCESS);
@@ -187,7 +189,8 @@ TEST_F(GraphTest, ForbiddenCallsInvalidateTheCapture) {
   EXPECT_EQ(cuStreamWaitEvent(a_, event_, 0), CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
   EXPECT_EQ(cuStreamEndCapture(a_, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 
-  EXPECT_EQ(cuStreamBeginCapture(nullptr, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_EQ(cuStreamBeginCapture(nullptr, CU_STREAM_CAPTURE_MODE_GLOBAL),
+            CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   EXPECT_EQ(cuStreamEndCapture(a_, &graph), CUDA_ERROR_ILLEGAL_STATE);
 }
 
@@ -223,7 +226,9 @@ TEST_F(GraphTest, TaskIsClonedForEveryReplayAndWithoutCloneRefused) {
   };
   CUgraph graph = nullptr;
   ASSERT_EQ(cuStreamBeginCapture(a_, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
-  ASSERT_EQ(table->stream_enqueue(a_, "collective", Task::Poll, Task::Release, Task::Clone, new Task), CUDA_SUCCESS);
+  ASSERT_EQ(
+      table->stream_enqueue(a_, "collective", Task::Poll, Task::Release, Task::Clone, new Task),
+      CUDA_SUCCESS);
   ASSERT_EQ(cuStreamEndCapture(a_, &graph), CUDA_SUCCESS);
   EXPECT_EQ(Task::Done().load(), 0);
   const CUgraphExec exec = Instantiate(graph);
@@ -235,7 +240,8 @@ TEST_F(GraphTest, TaskIsClonedForEveryReplayAndWithoutCloneRefused) {
   EXPECT_EQ(Task::Alive().load(), 0);
 
   ASSERT_EQ(cuStreamBeginCapture(a_, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
-  EXPECT_EQ(table->stream_enqueue(a_, "collective", Task::Poll, Task::Release, nullptr, new Task), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_EQ(table->stream_enqueue(a_, "collective", Task::Poll, Task::Release, nullptr, new Task),
+            CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   EXPECT_EQ(Task::Alive().load(), 0);  // released although refused
   EXPECT_EQ(cuStreamEndCapture(a_, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
@@ -250,7 +256,9 @@ TEST_F(GraphTest, ParallelBranchReleasesAWaitInTheOther) {
   ASSERT_EQ(cuStreamBeginCapture(a_, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
   ASSERT_EQ(cuEventRecord(event_, a_), CUDA_SUCCESS);
   ASSERT_EQ(cuStreamWaitEvent(b_, event_, 0), CUDA_SUCCESS);
-  ASSERT_EQ(cuStreamWaitValue32(a_, reinterpret_cast<CUdeviceptr>(word), 1, CU_STREAM_WAIT_VALUE_GEQ), CUDA_SUCCESS);
+  ASSERT_EQ(
+      cuStreamWaitValue32(a_, reinterpret_cast<CUdeviceptr>(word), 1, CU_STREAM_WAIT_VALUE_GEQ),
+      CUDA_SUCCESS);
   ASSERT_EQ(cuStreamWriteValue32(b_, reinterpret_cast<CUdeviceptr>(word), 1, 0), CUDA_SUCCESS);
   ASSERT_EQ(cuEventRecord(back, b_), CUDA_SUCCESS);
   ASSERT_EQ(cuStreamWaitEvent(a_, back, 0), CUDA_SUCCESS);
@@ -274,7 +282,8 @@ TEST_F(GraphTest, ChildGraphsRunInTheirPlaceAndCyclesAreRefused) {
   void* add_args[] = {&device_};
   CUDA_KERNEL_NODE_PARAMS scale = {}, add = {};
   scale.func = scale_;
-  scale.gridDimX = scale.gridDimY = scale.gridDimZ = scale.blockDimX = scale.blockDimY = scale.blockDimZ = 1;
+  scale.gridDimX = scale.gridDimY = scale.gridDimZ = scale.blockDimX = scale.blockDimY =
+      scale.blockDimZ = 1;
   scale.kernelParams = scale_args;
   add = scale;
   add.func = add_one_;

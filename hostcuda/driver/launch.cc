@@ -18,7 +18,8 @@ struct Arguments {
   std::vector<uint32_t> offsets;
 };
 
-void RunBody(hostcudaKernelBody body, const Kernel& kernel, const LaunchShape& shape, void** pointers) {
+void RunBody(hostcudaKernelBody body, const Kernel& kernel, const LaunchShape& shape,
+             void** pointers) {
   hostcudaLaunch launch = {};
   launch.name = kernel.name;
   for (int i = 0; i < 3; ++i) {
@@ -37,7 +38,8 @@ int BlocksPerMultiprocessor(const LaunchShape& shape) {
   const uint64_t warps = std::max<uint64_t>((threads + 31) / 32, 1);
   uint64_t blocks = std::min<uint64_t>(2048 / (warps * 32), 32);
   if (shape.shared_bytes > static_cast<unsigned>(Gpu().shared_per_block_optin)) return 0;
-  blocks = std::min<uint64_t>(blocks, static_cast<uint64_t>(Gpu().shared_per_multiprocessor) / (shape.shared_bytes + 1024u));
+  blocks = std::min<uint64_t>(blocks, static_cast<uint64_t>(Gpu().shared_per_multiprocessor) /
+                                          (shape.shared_bytes + 1024u));
   return static_cast<int>(blocks);
 }
 
@@ -62,10 +64,12 @@ struct BodyRun {
 
 CUresult CheckShape(const Kernel& kernel, const LaunchShape& shape) {
   const unsigned *grid = shape.grid, *block = shape.block;
-  const bool valid = grid[0] != 0 && grid[1] != 0 && grid[2] != 0 && grid[0] <= 2147483647u && grid[1] <= 65535 &&
-                     grid[2] <= 65535 && block[0] != 0 && block[1] != 0 && block[2] != 0 && block[0] <= 1024 &&
-                     block[1] <= 1024 && block[2] <= 64 && uint64_t{block[0]} * block[1] * block[2] <= 1024 &&
-                     shape.shared_bytes <= static_cast<unsigned>(kernel.max_dynamic_shared.load(std::memory_order_relaxed));
+  const bool valid =
+      grid[0] != 0 && grid[1] != 0 && grid[2] != 0 && grid[0] <= 2147483647u && grid[1] <= 65535 &&
+      grid[2] <= 65535 && block[0] != 0 && block[1] != 0 && block[2] != 0 && block[0] <= 1024 &&
+      block[1] <= 1024 && block[2] <= 64 && uint64_t{block[0]} * block[1] * block[2] <= 1024 &&
+      shape.shared_bytes <=
+          static_cast<unsigned>(kernel.max_dynamic_shared.load(std::memory_order_relaxed));
   return valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -84,7 +88,8 @@ Label LabelOf(Kernel& kernel, const LaunchShape& shape) {
 }
 
 /// Copies the parameters; null where a kernelParams launch gives none.
-std::shared_ptr<const Arguments> CopyArguments(const Kernel& kernel, void** parameters, void** extra) {
+std::shared_ptr<const Arguments> CopyArguments(const Kernel& kernel, void** parameters,
+                                               void** extra) {
   const char* buffer = nullptr;
   size_t buffer_bytes = 0;
   for (void** option = extra; option != nullptr && *option != CU_LAUNCH_PARAM_END; option += 2) {
@@ -93,7 +98,8 @@ std::shared_ptr<const Arguments> CopyArguments(const Kernel& kernel, void** para
   }
   auto arguments = std::make_shared<Arguments>();
   const size_t count = kernel.parameter_sizes.size();
-  const size_t bytes = count == 0 ? 0 : kernel.parameter_offsets[count - 1] + kernel.parameter_sizes[count - 1];
+  const size_t bytes =
+      count == 0 ? 0 : kernel.parameter_offsets[count - 1] + kernel.parameter_sizes[count - 1];
   arguments->bytes.resize(bytes);
   arguments->offsets = kernel.parameter_offsets;
   if (buffer != nullptr) {
@@ -101,7 +107,8 @@ std::shared_ptr<const Arguments> CopyArguments(const Kernel& kernel, void** para
   } else if (count > 0) {
     if (parameters == nullptr) return nullptr;
     for (size_t i = 0; i < count; ++i) {
-      memcpy(arguments->bytes.data() + arguments->offsets[i], parameters[i], kernel.parameter_sizes[i]);
+      memcpy(arguments->bytes.data() + arguments->offsets[i], parameters[i],
+             kernel.parameter_sizes[i]);
     }
   }
   return arguments;
@@ -109,7 +116,8 @@ std::shared_ptr<const Arguments> CopyArguments(const Kernel& kernel, void** para
 
 CUresult UnknownSizes(const Kernel& kernel) {
   fprintf(stderr,
-          "hostcuda: kernel %s has a CPU body, is launched on a busy or capturing stream, and neither its image nor its "
+          "hostcuda: kernel %s has a CPU body, is launched on a busy or capturing stream, and "
+          "neither its image nor its "
           "name tells its parameters' sizes; call hostcudaRegisterKernelParameters\n",
           kernel.name);
   return CUDA_ERROR_NOT_SUPPORTED;
@@ -117,7 +125,8 @@ CUresult UnknownSizes(const Kernel& kernel) {
 
 }  // namespace
 
-CUresult PrepareKernel(Kernel& kernel, const LaunchShape& shape, void** parameters, void** extra, Label* label, std::shared_ptr<Work>* work) {
+CUresult PrepareKernel(Kernel& kernel, const LaunchShape& shape, void** parameters, void** extra,
+                       Label* label, std::shared_ptr<Work>* work) {
   if (const CUresult checked = CheckShape(kernel, shape); checked != CUDA_SUCCESS) return checked;
   *label = LabelOf(kernel, shape);
   work->reset();
@@ -131,12 +140,14 @@ CUresult PrepareKernel(Kernel& kernel, const LaunchShape& shape, void** paramete
   return CUDA_SUCCESS;
 }
 
-CUresult LaunchKernel(Stream& stream, Kernel& kernel, const LaunchShape& shape, void** parameters, void** extra) {
+CUresult LaunchKernel(Stream& stream, Kernel& kernel, const LaunchShape& shape, void** parameters,
+                      void** extra) {
   if (const CUresult checked = CheckShape(kernel, shape); checked != CUDA_SUCCESS) return checked;
   Engine& engine = Driver::Get()->engine();
   const hostcudaKernelBody body = FindBody(kernel.name);
   if (body == nullptr) {
-    if (const CUresult checked = CheckLaunchHasValues(kernel.name); checked != CUDA_SUCCESS) return checked;
+    if (const CUresult checked = CheckLaunchHasValues(kernel.name); checked != CUDA_SUCCESS)
+      return checked;
     return engine.SubmitNothing(stream, LabelOf(kernel, shape));
   }
   LearnParameters(kernel);

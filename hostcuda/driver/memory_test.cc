@@ -1,4 +1,5 @@
-// Device memory through the public API: accounting, limits, attributes, other processes, virtual memory with faults.
+// Device memory through the public API: accounting, limits, attributes, other processes, virtual
+// memory with faults.
 #include <cuda.h>
 #include <gtest/gtest.h>
 #include <setjmp.h>
@@ -59,7 +60,11 @@ TEST_F(MemoryTest, LargeAllocationsAreChargedInWholePages) {
   const size_t before = Free();
   const struct {
     size_t bytes, charged;
-  } cases[] = {{2 * kMiB, 2 * kMiB}, {2 * kMiB + 1, 4 * kMiB}, {kMiB + 1, 2 * kMiB}, {20 * kMiB, 20 * kMiB}, {kGiB + 5, kGiB + 2 * kMiB}};
+  } cases[] = {{2 * kMiB, 2 * kMiB},
+               {2 * kMiB + 1, 4 * kMiB},
+               {kMiB + 1, 2 * kMiB},
+               {20 * kMiB, 20 * kMiB},
+               {kGiB + 5, kGiB + 2 * kMiB}};
   for (const auto& c : cases) {
     const CUdeviceptr pointer = Allocate(c.bytes);
     EXPECT_EQ(before - Free(), c.charged) << c.bytes;
@@ -168,17 +173,23 @@ TEST_F(MemoryTest, PointerAttributesTellKindAndPlace) {
   int ordinal = -1;
   CUdeviceptr start = 0;
   size_t bytes = 0;
-  ASSERT_EQ(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, device + 100), CUDA_SUCCESS);
+  ASSERT_EQ(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, device + 100),
+            CUDA_SUCCESS);
   EXPECT_EQ(type, static_cast<unsigned>(CU_MEMORYTYPE_DEVICE));
-  ASSERT_EQ(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, device), CUDA_SUCCESS);
+  ASSERT_EQ(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, device),
+            CUDA_SUCCESS);
   EXPECT_EQ(ordinal, 0);
   ASSERT_EQ(cuMemGetAddressRange(&start, &bytes, device + 2 * kMiB), CUDA_SUCCESS);
   EXPECT_EQ(start, device);
   EXPECT_EQ(bytes, 3 * kMiB);
-  ASSERT_EQ(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, reinterpret_cast<CUdeviceptr>(pinned)), CUDA_SUCCESS);
+  ASSERT_EQ(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                  reinterpret_cast<CUdeviceptr>(pinned)),
+            CUDA_SUCCESS);
   EXPECT_EQ(type, static_cast<unsigned>(CU_MEMORYTYPE_HOST));
   int local = 0;
-  EXPECT_EQ(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, reinterpret_cast<CUdeviceptr>(&local)), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                  reinterpret_cast<CUdeviceptr>(&local)),
+            CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuMemHostRegister(pinned, 4096, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
   EXPECT_EQ(cuMemHostUnregister(&local), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
   cuMemFree(device);
@@ -290,11 +301,14 @@ int OpenMemory(int in, int out) {
   CUipcMemHandle handle;
   CUcontext context = nullptr;
   if (read(in, &handle, sizeof handle) != sizeof handle) return 1;
-  if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS) return 2;
+  if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
+      cuCtxSetCurrent(context) != CUDA_SUCCESS)
+    return 2;
   size_t before = 0, after = 0, total = 0;
   cuMemGetInfo(&before, &total);
   CUdeviceptr pointer = 0;
-  if (cuIpcOpenMemHandle(&pointer, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS) return 3;
+  if (cuIpcOpenMemHandle(&pointer, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS)
+    return 3;
   cuMemGetInfo(&after, &total);
   if (before != after) return 4;  // charged once, by its owner
   int value = 0;
@@ -308,14 +322,16 @@ int OpenMemory(int in, int out) {
 const RegisterRole open_memory("open_memory", OpenMemory);
 
 TEST_F(MemoryTest, AnotherProcessReadsAndWritesThroughAnIpcHandle) {
-  const CUdeviceptr first = Allocate(1000), pointer = Allocate(1000);  // the second of a shared page: an offset inside
+  const CUdeviceptr first = Allocate(1000),
+                    pointer = Allocate(1000);  // the second of a shared page: an offset inside
   for (const CUdeviceptr own : {first, pointer}) {
     int value = own == first ? 111 : 222;
     ASSERT_EQ(cuMemcpyHtoD(own, &value, 4), CUDA_SUCCESS);
     CUipcMemHandle handle;
     ASSERT_EQ(cuIpcGetMemHandle(&handle, own), CUDA_SUCCESS);
     CUdeviceptr again = 0;
-    EXPECT_EQ(cuIpcOpenMemHandle(&again, handle, 0), CUDA_ERROR_INVALID_CONTEXT);  // not in the same process
+    EXPECT_EQ(cuIpcOpenMemHandle(&again, handle, 0),
+              CUDA_ERROR_INVALID_CONTEXT);  // not in the same process
     Role peer("open_memory");
     peer.Send(handle);
     int seen = 0;
@@ -332,7 +348,9 @@ TEST_F(MemoryTest, AnotherProcessReadsAndWritesThroughAnIpcHandle) {
 
 int OccupyDevice(int in, int out) {
   CUcontext context = nullptr;
-  if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS) return 2;
+  if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
+      cuCtxSetCurrent(context) != CUDA_SUCCESS)
+    return 2;
   CUdeviceptr pointer = 0;
   if (cuMemAlloc(&pointer, 100 * kGiB) != CUDA_SUCCESS) return 3;
   if (write(out, "x", 1) != 1) return 4;
@@ -362,8 +380,12 @@ TEST_F(MemoryTest, ExportedDescriptorIsImportedWithItsSizeAndDevice) {
   ASSERT_EQ(cuMemCreate(&first, 2 * kMiB, &properties, 0), CUDA_SUCCESS);
   ASSERT_EQ(cuMemCreate(&second, 4 * kMiB, &properties, 0), CUDA_SUCCESS);
   int fd = -1;
-  ASSERT_EQ(cuMemExportToShareableHandle(&fd, second, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), CUDA_SUCCESS);
-  ASSERT_EQ(cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(static_cast<intptr_t>(fd)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemExportToShareableHandle(&fd, second, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+            CUDA_SUCCESS);
+  ASSERT_EQ(
+      cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
+                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+      CUDA_SUCCESS);
   CUdeviceptr address = 0;
   ASSERT_EQ(cuMemAddressReserve(&address, 8 * kMiB, 0, 0, 0), CUDA_SUCCESS);
   ASSERT_EQ(cuMemMap(address, 4 * kMiB, 0, second, 0), CUDA_SUCCESS);
@@ -377,7 +399,10 @@ TEST_F(MemoryTest, ExportedDescriptorIsImportedWithItsSizeAndDevice) {
   for (auto handle : {first, second, imported}) EXPECT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
   close(fd);
   const int other = memfd_create("other", 0);
-  EXPECT_EQ(cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(static_cast<intptr_t>(other)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemImportFromShareableHandle(&imported,
+                                           reinterpret_cast<void*>(static_cast<intptr_t>(other)),
+                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+            CUDA_ERROR_INVALID_VALUE);
   close(other);
 }
 
@@ -385,14 +410,22 @@ int WaitForEvent(int in, int out) {
   CUipcEventHandle handle;
   CUcontext context = nullptr;
   if (read(in, &handle, sizeof handle) != sizeof handle) return 1;
-  if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS) return 2;
+  if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
+      cuCtxSetCurrent(context) != CUDA_SUCCESS)
+    return 2;
   CUevent event = nullptr;
   CUstream stream = nullptr;
-  if (cuIpcOpenEventHandle(&event, handle) != CUDA_SUCCESS || cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) return 3;
+  if (cuIpcOpenEventHandle(&event, handle) != CUDA_SUCCESS ||
+      cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+    return 3;
   if (cuEventQuery(event) != CUDA_ERROR_NOT_READY) return 4;
-  if (cuStreamWaitEvent(stream, event, 0) != CUDA_SUCCESS || cuStreamQuery(stream) != CUDA_ERROR_NOT_READY) return 5;
+  if (cuStreamWaitEvent(stream, event, 0) != CUDA_SUCCESS ||
+      cuStreamQuery(stream) != CUDA_ERROR_NOT_READY)
+    return 5;
   if (write(out, "w", 1) != 1) return 6;
-  const bool complete = cuStreamSynchronize(stream) == CUDA_SUCCESS && cuEventSynchronize(event) == CUDA_SUCCESS && cuEventQuery(event) == CUDA_SUCCESS;
+  const bool complete = cuStreamSynchronize(stream) == CUDA_SUCCESS &&
+                        cuEventSynchronize(event) == CUDA_SUCCESS &&
+                        cuEventQuery(event) == CUDA_SUCCESS;
   cuEventDestroy(event);
   cuStreamDestroy(stream);
   return complete ? 0 : 7;
@@ -404,7 +437,8 @@ TEST_F(MemoryTest, StreamOfAnotherProcessWaitsForAnIpcEvent) {
   CUstream stream = nullptr;
   CUipcEventHandle handle;
   uint32_t* word = nullptr;
-  EXPECT_EQ(cuEventCreate(&event, CU_EVENT_INTERPROCESS), CUDA_ERROR_INVALID_VALUE);  // timing must be off
+  EXPECT_EQ(cuEventCreate(&event, CU_EVENT_INTERPROCESS),
+            CUDA_ERROR_INVALID_VALUE);  // timing must be off
   ASSERT_EQ(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
   ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
   ASSERT_EQ(cuMemHostAlloc(reinterpret_cast<void**>(&word), 64, 0), CUDA_SUCCESS);
@@ -432,7 +466,8 @@ int ForkEarly(int, int) {
     CUcontext context = nullptr;
     CUdeviceptr pointer = 0;
     _exit(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
-                  cuCtxSetCurrent(context) == CUDA_SUCCESS && cuMemAlloc(&pointer, 1 << 22) == CUDA_SUCCESS
+                  cuCtxSetCurrent(context) == CUDA_SUCCESS &&
+                  cuMemAlloc(&pointer, 1 << 22) == CUDA_SUCCESS
               ? 0
               : 1);
   }
@@ -451,11 +486,14 @@ TEST(ForkTest, ChildForkedBeforeTheFirstCallWorks) {
 int ForkLate(int, int) {
   CUcontext context = nullptr;
   CUdeviceptr pointer = 0;
-  if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS || cuMemAlloc(&pointer, 1 << 22) != CUDA_SUCCESS) return 9;
+  if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
+      cuCtxSetCurrent(context) != CUDA_SUCCESS || cuMemAlloc(&pointer, 1 << 22) != CUDA_SUCCESS)
+    return 9;
   const pid_t child = fork();
   if (child == 0) {
     int count = 0;
-    const bool refused = cuInit(0) == CUDA_ERROR_NOT_INITIALIZED && cuDeviceGetCount(&count) == CUDA_ERROR_NOT_INITIALIZED &&
+    const bool refused = cuInit(0) == CUDA_ERROR_NOT_INITIALIZED &&
+                         cuDeviceGetCount(&count) == CUDA_ERROR_NOT_INITIALIZED &&
                          cuMemAlloc(&pointer, 16) == CUDA_ERROR_NOT_INITIALIZED;
     exit(refused ? 0 : 1);  // with exit handlers: the parent's membership must survive them
   }
@@ -481,13 +519,16 @@ TEST(OptionsTest, ParsesByteSizes) {
   EXPECT_EQ(bytes, 3 * kGiB / 2);
   EXPECT_TRUE(hostcuda::ParseBytes("64MB", &bytes));
   EXPECT_EQ(bytes, 64 * kMiB);
-  for (const char* wrong : {"", "x", "-1", "1QB", "1MiBs"}) EXPECT_FALSE(hostcuda::ParseBytes(wrong, &bytes)) << wrong;
+  for (const char* wrong : {"", "x", "-1", "1QB", "1MiBs"})
+    EXPECT_FALSE(hostcuda::ParseBytes(wrong, &bytes)) << wrong;
 }
 
 TEST(OptionsTest, ReferencePageListsEveryOption) {
   std::ifstream file(HOSTCUDA_SOURCE_DIR "/docs/reference/hostcuda-environment.md");
   const std::string page(std::istreambuf_iterator<char>(file), {});
-  EXPECT_NE(page.find(hostcuda::OptionsMarkdown()), std::string::npos) << "put this table into the page:\n" << hostcuda::OptionsMarkdown();
+  EXPECT_NE(page.find(hostcuda::OptionsMarkdown()), std::string::npos)
+      << "put this table into the page:\n"
+      << hostcuda::OptionsMarkdown();
 }
 
 int BadValues(int, int) {

@@ -39,7 +39,8 @@ struct FatEntry {
   uint64_t flags;
 };
 
-/// Reads `text` of one kernel's .nv.info section: EIATTR_KPARAM_INFO records tell ordinal, offset and size.
+/// Reads `text` of one kernel's .nv.info section: EIATTR_KPARAM_INFO records tell ordinal, offset
+/// and size.
 void ReadParameterInfo(const uint8_t* data, uint64_t bytes, Module::Parameters* parameters) {
   constexpr uint8_t kFormatSized = 4, kKernelParameter = 0x17;
   for (uint64_t at = 0; at + 4 <= bytes;) {
@@ -70,11 +71,13 @@ void ReadParameterInfo(const uint8_t* data, uint64_t bytes, Module::Parameters* 
 bool ReadElf(const uint8_t* image, Module* module) {
   Elf64_Ehdr header;
   memcpy(&header, image, sizeof header);
-  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize != sizeof(Elf64_Shdr)) return false;
+  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize != sizeof(Elf64_Shdr))
+    return false;
   std::vector<Elf64_Shdr> sections(header.e_shnum);
   if (header.e_shnum == 0 || header.e_shstrndx >= header.e_shnum) return false;
   memcpy(sections.data(), image + header.e_shoff, sections.size() * sizeof(Elf64_Shdr));
-  const char* section_names = reinterpret_cast<const char*>(image + sections[header.e_shstrndx].sh_offset);
+  const char* section_names =
+      reinterpret_cast<const char*>(image + sections[header.e_shstrndx].sh_offset);
   for (const Elf64_Shdr& section : sections) {
     const char* name = section_names + section.sh_name;
     if (section.sh_type == SHT_PROGBITS && strncmp(name, ".text.", 6) == 0) module->names[name + 6];
@@ -100,7 +103,9 @@ bool ReadElf(const uint8_t* image, Module* module) {
       global.bytes = symbol.st_size;
       const Elf64_Shdr& home = sections[symbol.st_shndx];
       if (home.sh_type == SHT_PROGBITS && symbol.st_value + symbol.st_size <= home.sh_size) {
-        global.initial.assign(reinterpret_cast<const char*>(image + home.sh_offset + symbol.st_value), symbol.st_size);
+        global.initial.assign(
+            reinterpret_cast<const char*>(image + home.sh_offset + symbol.st_value),
+            symbol.st_size);
       }
     }
   }
@@ -110,11 +115,14 @@ bool ReadElf(const uint8_t* image, Module* module) {
 /// PTX text: ".entry name(" declares a kernel, ".param .type name" in its list a parameter.
 bool ReadPtx(std::string_view text, Module* module) {
   if (text.find(".version") == std::string_view::npos) return false;
-  for (size_t at = text.find(".entry"); at != std::string_view::npos; at = text.find(".entry", at)) {
+  for (size_t at = text.find(".entry"); at != std::string_view::npos;
+       at = text.find(".entry", at)) {
     at += 6;
     while (at < text.size() && isspace(static_cast<unsigned char>(text[at]))) ++at;
     size_t end = at;
-    while (end < text.size() && (isalnum(static_cast<unsigned char>(text[end])) || text[end] == '_' || text[end] == '$')) ++end;
+    while (end < text.size() &&
+           (isalnum(static_cast<unsigned char>(text[end])) || text[end] == '_' || text[end] == '$'))
+      ++end;
     Module::Parameters& parameters = module->names[std::string(text.substr(at, end - at))];
     size_t next = end;
     while (next < text.size() && isspace(static_cast<unsigned char>(text[next]))) ++next;
@@ -124,21 +132,26 @@ bool ReadPtx(std::string_view text, Module* module) {
     }
     const std::string_view list = text.substr(next, text.find(')', next) - next);
     uint32_t offset = 0;
-    for (size_t p = list.find(".param"); p != std::string_view::npos; p = list.find(".param", p + 6)) {
+    for (size_t p = list.find(".param"); p != std::string_view::npos;
+         p = list.find(".param", p + 6)) {
       const size_t stop = std::min(list.find(',', p), list.size());
       const std::string_view item = list.substr(p, stop - p);
       uint32_t align = 0, element = 0, count = 1;
-      for (size_t dot = item.find('.', 1); dot != std::string_view::npos; dot = item.find('.', dot + 1)) {
+      for (size_t dot = item.find('.', 1); dot != std::string_view::npos;
+           dot = item.find('.', dot + 1)) {
         const std::string_view word = item.substr(dot + 1);
         if (word.substr(0, 5) == "align") {
           align = static_cast<uint32_t>(strtoul(std::string(word.substr(5)).c_str(), nullptr, 10));
-        } else if (!word.empty() && strchr("usbf", word[0]) != nullptr && word.size() > 1 && isdigit(static_cast<unsigned char>(word[1]))) {
-          element = static_cast<uint32_t>(strtoul(std::string(word.substr(1)).c_str(), nullptr, 10)) / 8;
+        } else if (!word.empty() && strchr("usbf", word[0]) != nullptr && word.size() > 1 &&
+                   isdigit(static_cast<unsigned char>(word[1]))) {
+          element =
+              static_cast<uint32_t>(strtoul(std::string(word.substr(1)).c_str(), nullptr, 10)) / 8;
         }
       }
       const size_t bracket = item.find('[');
       if (bracket != std::string_view::npos) {
-        count = static_cast<uint32_t>(strtoul(std::string(item.substr(bracket + 1)).c_str(), nullptr, 10));
+        count = static_cast<uint32_t>(
+            strtoul(std::string(item.substr(bracket + 1)).c_str(), nullptr, 10));
       }
       if (element == 0) element = 8;
       if (align == 0) align = element;
@@ -168,7 +181,10 @@ bool ReadFat(const uint8_t* data, Module* module) {
     } else if (entry.kind == kFatElf) {
       ReadElf(payload, module);
     } else if (entry.kind == kFatPtx) {
-      ReadPtx(std::string_view(reinterpret_cast<const char*>(payload), strnlen(reinterpret_cast<const char*>(payload), entry.payload_bytes)), module);
+      ReadPtx(
+          std::string_view(reinterpret_cast<const char*>(payload),
+                           strnlen(reinterpret_cast<const char*>(payload), entry.payload_bytes)),
+          module);
     } else {
       module->every_name = true;
     }
@@ -193,7 +209,8 @@ Bodies& AllBodies() {
 
 namespace {
 
-/// Offsets of parameters laid out as CUDA lays them out: each aligned to its size (structures: to 8).
+/// Offsets of parameters laid out as CUDA lays them out: each aligned to its size (structures: to
+/// 8).
 std::vector<uint32_t> PackedOffsets(const std::vector<uint32_t>& sizes) {
   std::vector<uint32_t> offsets;
   uint32_t offset = 0;
@@ -249,7 +266,8 @@ Module* LoadImage(const void* image, CUresult* error) {
   uint32_t magic;
   memcpy(&magic, bytes, sizeof magic);
   bool read = false;
-  if (memcmp(bytes, kImageMagic, 4) == 0 && strncmp(static_cast<const char*>(image), kImageMagic, sizeof kImageMagic) == 0) {
+  if (memcmp(bytes, kImageMagic, 4) == 0 &&
+      strncmp(static_cast<const char*>(image), kImageMagic, sizeof kImageMagic) == 0) {
     read = module->every_name = true;
   } else if (magic == kFatWrapperMagic) {
     FatWrapper wrapper;
@@ -310,8 +328,8 @@ void LearnParameters(Kernel& kernel) {
 bool AnyBody() { return AllBodies().any.load(std::memory_order_acquire); }
 
 bool ParameterSizesFromName(const char* mangled, std::vector<uint32_t>* sizes) {
-  // Itanium ABI, plain functions only: _Z <source name> <builtin or pointer>*. Templates and structures by value are not
-  // told by the name.
+  // Itanium ABI, plain functions only: _Z <source name> <builtin or pointer>*. Templates and
+  // structures by value are not told by the name.
   const char* p = mangled;
   if (strncmp(p, "_Z", 2) != 0) return false;
   p += 2;
@@ -328,11 +346,26 @@ bool ParameterSizesFromName(const char* mangled, std::vector<uint32_t>* sizes) {
   if (*p == 'I') return false;
   const auto builtin_size = [](char c) -> uint32_t {
     switch (c) {
-      case 'b': case 'c': case 'a': case 'h': return 1;
-      case 's': case 't': return 2;
-      case 'i': case 'j': case 'f': return 4;
-      case 'l': case 'm': case 'x': case 'y': case 'd': return 8;
-      default: return 0;
+      case 'b':
+      case 'c':
+      case 'a':
+      case 'h':
+        return 1;
+      case 's':
+      case 't':
+        return 2;
+      case 'i':
+      case 'j':
+      case 'f':
+        return 4;
+      case 'l':
+      case 'm':
+      case 'x':
+      case 'y':
+      case 'd':
+        return 8;
+      default:
+        return 0;
     }
   };
   if (strcmp(p, "v") == 0) return true;
@@ -348,7 +381,8 @@ bool ParameterSizesFromName(const char* mangled, std::vector<uint32_t>* sizes) {
       while (*p != '\0' && *p != '_') ++p;
       if (*p == '\0') return false;
       ++p;
-      // Builtins are never substituted; without classes among the parameters it can only be a pointer.
+      // Builtins are never substituted; without classes among the parameters it can only be a
+      // pointer.
       if (seen_class && !pointer) return false;
       sizes->push_back(8);
       continue;

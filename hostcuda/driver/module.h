@@ -1,9 +1,9 @@
 // Modules, libraries and kernels: what hostcuda knows of a device image is which kernels are in it.
 //
-// Images are fat binaries, cubins, PTX text, or hostcuda's own image, in which every name exists. Where an image tells
-// its names (uncompressed cubin, PTX) an unknown one is CUDA_ERROR_NOT_FOUND; a compressed fat binary accepts any.
-// A kernel computes what its registered CPU body computes, else nothing. Thread-safe. Kernels are never freed: their
-// names are what profilers keep.
+// Images are fat binaries, cubins, PTX text, or hostcuda's own image, in which every name exists.
+// Where an image tells its names (uncompressed cubin, PTX) an unknown one is CUDA_ERROR_NOT_FOUND;
+// a compressed fat binary accepts any. A kernel computes what its registered CPU body computes,
+// else nothing. Thread-safe. Kernels are never freed: their names are what profilers keep.
 #ifndef HOSTCUDA_DRIVER_MODULE_H_
 #define HOSTCUDA_DRIVER_MODULE_H_
 
@@ -61,7 +61,8 @@ struct Module {
   Kernel* Find(std::string_view name);
 };
 
-/// Reads an image; null, and the error, where it is none. `bytes` is 0 where the caller does not know the size.
+/// Reads an image; null, and the error, where it is none. `bytes` is 0 where the caller does not
+/// know the size.
 Module* LoadImage(const void* image, CUresult* error);
 
 /// A copy of `text` that lives as long as the process; equal texts are one.
@@ -70,13 +71,16 @@ const char* Intern(std::string_view text);
 /// The body registered for kernels called `name`, or null. Cheap while no body is registered.
 hostcudaKernelBody FindBody(const char* interned_name);
 void RegisterBody(const char* name, hostcudaKernelBody body);
-/// True once any body is registered: then copies of this process are real whatever HOSTCUDA_VALUES says.
+/// True once any body is registered: then copies of this process are real whatever HOSTCUDA_VALUES
+/// says.
 bool AnyBody();
-/// Sizes given by hostcudaRegisterKernelParameters, for kernels whose image and name do not tell them.
+/// Sizes given by hostcudaRegisterKernelParameters, for kernels whose image and name do not tell
+/// them.
 void RegisterParameters(const char* name, const std::vector<uint32_t>& sizes);
 /// Fills in what has been registered for the kernel since it was found.
 void LearnParameters(Kernel& kernel);
-/// Sizes of the parameters as far as the mangled name tells them (scalars and pointers); false where it does not.
+/// Sizes of the parameters as far as the mangled name tells them (scalars and pointers); false
+/// where it does not.
 bool ParameterSizesFromName(const char* mangled, std::vector<uint32_t>* sizes);
 
 }  // namespace hostcuda

@@ -65,7 +65,9 @@ TEST_F(ModuleTest, PtxTellsItsKernelsAndTheirParameters) {
 
 TEST_F(ModuleTest, HostcudasOwnImageHasEveryName) {
   CUlibrary library = nullptr;
-  ASSERT_EQ(cuLibraryLoadData(&library, hostcuda::kImageMagic, nullptr, nullptr, 0, nullptr, nullptr, 0), CUDA_SUCCESS);
+  ASSERT_EQ(
+      cuLibraryLoadData(&library, hostcuda::kImageMagic, nullptr, nullptr, 0, nullptr, nullptr, 0),
+      CUDA_SUCCESS);
   CUkernel kernel = nullptr, again = nullptr;
   ASSERT_EQ(cuLibraryGetKernel(&kernel, library, "gemm bf16 128x128x64"), CUDA_SUCCESS);
   ASSERT_EQ(cuLibraryGetKernel(&again, library, "gemm bf16 128x128x64"), CUDA_SUCCESS);
@@ -87,21 +89,30 @@ TEST_F(ModuleTest, LaunchChecksItsShape) {
   ASSERT_EQ(cuModuleLoadData(&module, kPtx), CUDA_SUCCESS);
   ASSERT_EQ(cuModuleGetFunction(&f, module, "none"), CUDA_SUCCESS);
   EXPECT_EQ(cuLaunchKernel(f, 1, 1, 1, 1024, 1, 1, 0, nullptr, nullptr, nullptr), CUDA_SUCCESS);
-  EXPECT_EQ(cuLaunchKernel(f, 1, 1, 1, 1025, 1, 1, 0, nullptr, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cuLaunchKernel(f, 0, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cuLaunchKernel(f, 1, 65536, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cuLaunchKernel(f, 1, 1, 1, 1, 1, 65, 0, nullptr, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 49153, nullptr, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
-  ASSERT_EQ(cuFuncSetAttribute(f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 232448), CUDA_SUCCESS);
+  EXPECT_EQ(cuLaunchKernel(f, 1, 1, 1, 1025, 1, 1, 0, nullptr, nullptr, nullptr),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuLaunchKernel(f, 0, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuLaunchKernel(f, 1, 65536, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuLaunchKernel(f, 1, 1, 1, 1, 1, 65, 0, nullptr, nullptr, nullptr),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 49153, nullptr, nullptr, nullptr),
+            CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(cuFuncSetAttribute(f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 232448),
+            CUDA_SUCCESS);
   EXPECT_EQ(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 49153, nullptr, nullptr, nullptr), CUDA_SUCCESS);
-  EXPECT_EQ(cuFuncSetAttribute(f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 232449), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuFuncSetAttribute(f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 232449),
+            CUDA_ERROR_INVALID_VALUE);
   int blocks = 0;
   ASSERT_EQ(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, f, 256, 0), CUDA_SUCCESS);
   EXPECT_EQ(blocks, 8);
   ASSERT_EQ(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, f, 128, 100 * 1024), CUDA_SUCCESS);
   EXPECT_EQ(blocks, 2);
-  EXPECT_EQ(cuLaunchCooperativeKernel(f, 132 * 2, 1, 1, 1024, 1, 1, 0, nullptr, nullptr), CUDA_SUCCESS);
-  EXPECT_EQ(cuLaunchCooperativeKernel(f, 132 * 2 + 1, 1, 1, 1024, 1, 1, 0, nullptr, nullptr), CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+  EXPECT_EQ(cuLaunchCooperativeKernel(f, 132 * 2, 1, 1, 1024, 1, 1, 0, nullptr, nullptr),
+            CUDA_SUCCESS);
+  EXPECT_EQ(cuLaunchCooperativeKernel(f, 132 * 2 + 1, 1, 1, 1024, 1, 1, 0, nullptr, nullptr),
+            CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
 }
 
 TEST_F(ModuleTest, BodyComputesWithParametersAsTheyWereAtTheLaunch) {
@@ -114,7 +125,8 @@ TEST_F(ModuleTest, BodyComputesWithParametersAsTheyWereAtTheLaunch) {
                                      const float a = *static_cast<float*>(launch->args[0]);
                                      const float* x = *static_cast<float**>(launch->args[1]);
                                      float* y = *static_cast<float**>(launch->args[2]);
-                                     for (int i = 0; i < *static_cast<int*>(launch->args[3]); ++i) y[i] += a * x[i];
+                                     for (int i = 0; i < *static_cast<int*>(launch->args[3]); ++i)
+                                       y[i] += a * x[i];
                                    }),
             0);
   CUdeviceptr x = 0, y = 0;
@@ -128,7 +140,9 @@ TEST_F(ModuleTest, BodyComputesWithParametersAsTheyWereAtTheLaunch) {
   ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
   ASSERT_EQ(cuMemHostAlloc(reinterpret_cast<void**>(&word), 64, 0), CUDA_SUCCESS);
   *word = 0;
-  ASSERT_EQ(cuStreamWaitValue32(stream, reinterpret_cast<CUdeviceptr>(word), 1, CU_STREAM_WAIT_VALUE_EQ), CUDA_SUCCESS);
+  ASSERT_EQ(
+      cuStreamWaitValue32(stream, reinterpret_cast<CUdeviceptr>(word), 1, CU_STREAM_WAIT_VALUE_EQ),
+      CUDA_SUCCESS);
   {
     float a = 2;
     int n = 3;
@@ -146,7 +160,8 @@ TEST_F(ModuleTest, BodyComputesWithParametersAsTheyWereAtTheLaunch) {
   packed.x = x;
   packed.y = y;
   size_t bytes = sizeof packed;
-  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                   CU_LAUNCH_PARAM_END};
   ASSERT_EQ(cuLaunchKernel(axpy, 1, 1, 1, 32, 1, 1, 0, stream, nullptr, extra), CUDA_SUCCESS);
   __atomic_store_n(word, 1, __ATOMIC_SEQ_CST);
   float out[3] = {};
@@ -168,7 +183,10 @@ TEST_F(ModuleTest, UnknownSizesRunOnAnIdleStreamAndAreRefusedOnABusyOne) {
   ASSERT_EQ(cuModuleGetFunction(&f, module, "opaque"), CUDA_SUCCESS);
   static int sum;
   sum = 0;
-  ASSERT_EQ(hostcudaRegisterKernel("opaque", [](const hostcudaLaunch* launch) { sum += *static_cast<int*>(launch->args[0]); }), 0);
+  ASSERT_EQ(hostcudaRegisterKernel(
+                "opaque",
+                [](const hostcudaLaunch* launch) { sum += *static_cast<int*>(launch->args[0]); }),
+            0);
   int value = 5;
   void* args[] = {&value};
   ASSERT_EQ(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, nullptr, args, nullptr), CUDA_SUCCESS);
@@ -178,8 +196,11 @@ TEST_F(ModuleTest, UnknownSizesRunOnAnIdleStreamAndAreRefusedOnABusyOne) {
   ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
   ASSERT_EQ(cuMemHostAlloc(reinterpret_cast<void**>(&word), 64, 0), CUDA_SUCCESS);
   *word = 0;
-  ASSERT_EQ(cuStreamWaitValue32(stream, reinterpret_cast<CUdeviceptr>(word), 1, CU_STREAM_WAIT_VALUE_EQ), CUDA_SUCCESS);
-  EXPECT_EQ(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, stream, args, nullptr), CUDA_ERROR_NOT_SUPPORTED);
+  ASSERT_EQ(
+      cuStreamWaitValue32(stream, reinterpret_cast<CUdeviceptr>(word), 1, CU_STREAM_WAIT_VALUE_EQ),
+      CUDA_SUCCESS);
+  EXPECT_EQ(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, stream, args, nullptr),
+            CUDA_ERROR_NOT_SUPPORTED);
   const unsigned sizes[] = {4};
   ASSERT_EQ(hostcudaRegisterKernelParameters("opaque", 1, sizes), 0);
   EXPECT_EQ(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, stream, args, nullptr), CUDA_SUCCESS);
@@ -200,9 +221,9 @@ TEST(ParameterSizesTest, AreReadFromPlainMangledNames) {
                {"_Z4nonev", true, {}},
                {"_ZN2ns3fooEPfS0_d", true, {8, 8, 8}},
                {"_Z3barPfS_cs", true, {8, 8, 1, 2}},
-               {"_Z3baz5Shape", false, {}},        // a structure by value
-               {"_Z3bazP5ShapeS_", false, {}},     // perhaps one
-               {"_Z3tmpIfEvPT_", false, {}},       // a template
+               {"_Z3baz5Shape", false, {}},     // a structure by value
+               {"_Z3bazP5ShapeS_", false, {}},  // perhaps one
+               {"_Z3tmpIfEvPT_", false, {}},    // a template
                {"plain_c_name", false, {}}};
   for (const auto& c : cases) {
     std::vector<uint32_t> sizes;
@@ -220,7 +241,8 @@ TEST(EntryPointTest, VersionChoosesTheSymbol) {
   ASSERT_EQ(cuGetProcAddress("cuMemAlloc", &new_form, 13000, 0, &status), CUDA_SUCCESS);
   EXPECT_EQ(status, CU_GET_PROC_ADDRESS_SUCCESS);
   EXPECT_NE(old_form, new_form);
-  EXPECT_EQ(new_form, reinterpret_cast<void*>(&cuMemAlloc));  // cuda.h's cuMemAlloc is cuMemAlloc_v2
+  EXPECT_EQ(new_form,
+            reinterpret_cast<void*>(&cuMemAlloc));  // cuda.h's cuMemAlloc is cuMemAlloc_v2
   ASSERT_EQ(cuGetProcAddress("cuMemAlloc_v2", &exact, 13000, 0, &status), CUDA_SUCCESS);
   EXPECT_EQ(exact, new_form);
   EXPECT_EQ(cuGetProcAddress("cuLaunchKernelEx", &exact, 11000, 0, &status), CUDA_ERROR_NOT_FOUND);
@@ -260,14 +282,16 @@ TEST(DeviceTest, EightH200s) {
   ASSERT_EQ(cuDeviceGetName(name, sizeof name, 7), CUDA_SUCCESS);
   EXPECT_STREQ(name, "NVIDIA H200");
   EXPECT_EQ(cuDeviceGetName(name, sizeof name, 8), CUDA_ERROR_INVALID_DEVICE);
-  ASSERT_EQ(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0),
+            CUDA_SUCCESS);
   EXPECT_EQ(value, 132);
   char bus[32];
   CUdevice device = -1;
   ASSERT_EQ(cuDeviceGetPCIBusId(bus, sizeof bus, 5), CUDA_SUCCESS);
   ASSERT_EQ(cuDeviceGetByPCIBusId(&device, bus), CUDA_SUCCESS);
   EXPECT_EQ(device, 5);
-  for (const char* key : {"h200", "h100", "a100", "b200"}) EXPECT_NE(hostcuda::FindGpu(key), nullptr);
+  for (const char* key : {"h200", "h100", "a100", "b200"})
+    EXPECT_NE(hostcuda::FindGpu(key), nullptr);
   EXPECT_EQ(hostcuda::FindGpu("t4"), nullptr);
 }
 
@@ -290,7 +314,8 @@ int SeeTwoDevices(int, int) {
   char bus[32];
   CUdevice device = -1;
   if (cuInit(0) != CUDA_SUCCESS || cuDeviceGetCount(&count) != CUDA_SUCCESS || count != 2) return 1;
-  if (cuDeviceGetPCIBusId(bus, sizeof bus, 1) != CUDA_SUCCESS || strcmp(bus, "0000:13:00.0") != 0) return 2;
+  if (cuDeviceGetPCIBusId(bus, sizeof bus, 1) != CUDA_SUCCESS || strcmp(bus, "0000:13:00.0") != 0)
+    return 2;
   if (cuDeviceGetByPCIBusId(&device, "0000:15:00.0") != CUDA_SUCCESS || device != 0) return 3;
   CUcontext context = nullptr;
   if (cuDevicePrimaryCtxRetain(&context, 1) != CUDA_SUCCESS) return 4;

@@ -18,7 +18,8 @@ struct Option {
 };
 
 const Option kOptions[] = {
-    {"HOSTCUDA_GPU", "h200, h100, a100 or b200 (default h200)", "the GPU that every device presents",
+    {"HOSTCUDA_GPU", "h200, h100, a100 or b200 (default h200)",
+     "the GPU that every device presents",
      [](const char* text, DriverOptions& o) {
        o.gpu = text;
        return o.gpu == "h200" || o.gpu == "h100" || o.gpu == "a100" || o.gpu == "b200";
@@ -31,7 +32,8 @@ const Option kOptions[] = {
        o.devices = static_cast<int>(n);
        return true;
      }},
-    {"HOSTCUDA_MEMORY", "bytes, or with KiB, MiB, GiB, TiB (default: as the GPU has)", "memory of a device",
+    {"HOSTCUDA_MEMORY", "bytes, or with KiB, MiB, GiB, TiB (default: as the GPU has)",
+     "memory of a device",
      [](const char* text, DriverOptions& o) {
        return ParseBytes(text, &o.memory_bytes) && o.memory_bytes >= (64u << 20);
      }},
@@ -58,8 +60,10 @@ const Option kOptions[] = {
        }
        return true;
      }},
-    {"HOSTCUDA_COPY_LIMIT", "bytes, or with KiB, MiB, GiB (default 1MiB for none, 64MiB for control)",
-     "largest copy or set that moves bytes with values none or control; larger ones are counted only",
+    {"HOSTCUDA_COPY_LIMIT",
+     "bytes, or with KiB, MiB, GiB (default 1MiB for none, 64MiB for control)",
+     "largest copy or set that moves bytes with values none or control; larger ones are counted "
+     "only",
      [](const char* text, DriverOptions& o) { return ParseBytes(text, &o.copy_limit_bytes); }},
     {"HOSTCUDA_CLOCK", "free (default free)", "how time passes; free: kernels and copies take none",
      [](const char* text, DriverOptions&) { return strcmp(text, "free") == 0; }},
@@ -80,7 +84,8 @@ DriverOptions Parse() {
     if (!option.parse(text, options)) Die("%s=%s: expected %s", option.name, text, option.accepts);
     copy_limit_given |= strcmp(option.name, "HOSTCUDA_COPY_LIMIT") == 0;
   }
-  if (!copy_limit_given && options.values == HOSTCUDA_VALUES_CONTROL) options.copy_limit_bytes = 64u << 20;
+  if (!copy_limit_given && options.values == HOSTCUDA_VALUES_CONTROL)
+    options.copy_limit_bytes = 64u << 20;
   if (options.values == HOSTCUDA_VALUES_CPU) options.copy_limit_bytes = UINT64_MAX;
   return options;
 }
@@ -98,12 +103,26 @@ bool ParseBytes(const char* text, uint64_t* bytes) {
   if (end == text || !(number >= 0)) return false;
   int shift = 0;
   switch (*end) {
-    case '\0': break;
-    case 'k': case 'K': shift = 10; break;
-    case 'm': case 'M': shift = 20; break;
-    case 'g': case 'G': shift = 30; break;
-    case 't': case 'T': shift = 40; break;
-    default: return false;
+    case '\0':
+      break;
+    case 'k':
+    case 'K':
+      shift = 10;
+      break;
+    case 'm':
+    case 'M':
+      shift = 20;
+      break;
+    case 'g':
+    case 'G':
+      shift = 30;
+      break;
+    case 't':
+    case 'T':
+      shift = 40;
+      break;
+    default:
+      return false;
   }
   if (shift != 0) {
     ++end;
@@ -118,7 +137,8 @@ bool ParseBytes(const char* text, uint64_t* bytes) {
 std::string OptionsMarkdown() {
   std::string rows = "| variable | accepts | meaning |\n|---|---|---|\n";
   for (const Option& option : kOptions) {
-    rows += std::string("| `") + option.name + "` | " + option.accepts + " | " + option.meaning + " |\n";
+    rows += std::string("| `") + option.name + "` | " + option.accepts + " | " + option.meaning +
+            " |\n";
   }
   return rows;
 }

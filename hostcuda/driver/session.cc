@@ -47,9 +47,9 @@ bool Alive(const Member& member) {
 
 struct SessionSegment {
   uint64_t magic;
-  uint32_t bytes;          // sizeof(SessionSegment): another layout is another session
-  uint32_t members_end;    // members at and above this index were never used
-  pthread_mutex_t mutex;   // process-shared, robust
+  uint32_t bytes;         // sizeof(SessionSegment): another layout is another session
+  uint32_t members_end;   // members at and above this index were never used
+  pthread_mutex_t mutex;  // process-shared, robust
   uint64_t used[kMaxDevices];
   Member members[Session::kMaxProcesses];
 };
@@ -63,7 +63,8 @@ uint64_t ProcessStartTime(int pid) {
   close(fd);
   if (n <= 0) return 0;
   text[n] = '\0';
-  // The name is in parentheses and may hold anything; the state follows the last one. Start time is field 22.
+  // The name is in parentheses and may hold anything; the state follows the last one. Start time is
+  // field 22.
   const char* p = strrchr(text, ')');
   if (p == nullptr || p[1] == '\0' || p[2] == 'Z' || p[2] == 'X') return 0;
   p += 2;
@@ -78,14 +79,15 @@ namespace {
 
 std::string SessionPath(const std::string& directory, const std::string& name) {
   char file[128];
-  snprintf(file, sizeof file, "/hostcuda-%u%s%s-%zx", getuid(), name.empty() ? "" : "-", name.c_str(),
-           sizeof(SessionSegment));
+  snprintf(file, sizeof file, "/hostcuda-%u%s%s-%zx", getuid(), name.empty() ? "" : "-",
+           name.c_str(), sizeof(SessionSegment));
   return directory + file;
 }
 
 }  // namespace
 
-std::vector<Session::Holder> Session::Holders(const std::string& directory, const std::string& name, int device) {
+std::vector<Session::Holder> Session::Holders(const std::string& directory, const std::string& name,
+                                              int device) {
   std::vector<Holder> holders;
   const int fd = open(SessionPath(directory, name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return holders;
@@ -101,7 +103,8 @@ std::vector<Session::Holder> Session::Holders(const std::string& directory, cons
     for (uint32_t i = 0; i < std::min(segment->members_end, kMaxProcesses); ++i) {
       const Member& member = segment->members[i];
       const uint64_t bytes = __atomic_load_n(&member.used[device], __ATOMIC_RELAXED);
-      if (bytes != 0 && Alive(member)) holders.push_back({member.pid.load(std::memory_order_relaxed), bytes});
+      if (bytes != 0 && Alive(member))
+        holders.push_back({member.pid.load(std::memory_order_relaxed), bytes});
     }
   }
   munmap(address, sizeof(SessionSegment));
@@ -122,15 +125,19 @@ Session* Session::Join(const std::string& directory, const std::string& name, st
     if (fstat(fd, &ours) != 0 || stat(path.c_str(), &named) != 0 || ours.st_ino != named.st_ino) {
       close(fd);  // the last process of the session removed it between open and lock
       if (attempt < 100) continue;
-      *error = "the session file " + path + " keeps being replaced; set HOSTCUDA_SESSION to a name of your own";
+      *error = "the session file " + path +
+               " keeps being replaced; set HOSTCUDA_SESSION to a name of your own";
       return nullptr;
     }
-    if (ours.st_size < static_cast<off_t>(sizeof(SessionSegment)) && ftruncate(fd, sizeof(SessionSegment)) != 0) {
-      *error = "cannot size the session file " + path + ": " + strerror(errno) + "; free some space in " + directory;
+    if (ours.st_size < static_cast<off_t>(sizeof(SessionSegment)) &&
+        ftruncate(fd, sizeof(SessionSegment)) != 0) {
+      *error = "cannot size the session file " + path + ": " + strerror(errno) +
+               "; free some space in " + directory;
       close(fd);
       return nullptr;
     }
-    void* address = mmap(nullptr, sizeof(SessionSegment), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void* address =
+        mmap(nullptr, sizeof(SessionSegment), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (address == MAP_FAILED) {
       *error = "cannot map the session file " + path + ": " + strerror(errno);
       close(fd);
@@ -154,11 +161,14 @@ Session* Session::Join(const std::string& directory, const std::string& name, st
     session->Lock();
     session->ReapLocked();
     uint32_t index = 0;
-    while (index < kMaxProcesses && segment->members[index].pid.load(std::memory_order_relaxed) != 0) ++index;
+    while (index < kMaxProcesses &&
+           segment->members[index].pid.load(std::memory_order_relaxed) != 0)
+      ++index;
     if (index == kMaxProcesses) {
       session->Unlock();
       flock(fd, LOCK_UN);
-      *error = "more than 4096 processes use the session " + path + "; set HOSTCUDA_SESSION to separate jobs";
+      *error = "more than 4096 processes use the session " + path +
+               "; set HOSTCUDA_SESSION to separate jobs";
       munmap(address, sizeof(SessionSegment));
       close(fd);
       delete session;
@@ -233,8 +243,12 @@ void Session::Reap() {
   Unlock();
 }
 
-std::atomic<uint32_t>* Session::Doorbell(uint32_t index) { return &segment_->members[index].doorbell; }
-std::atomic<uint32_t>* Session::Sleepers(uint32_t index) { return &segment_->members[index].sleepers; }
+std::atomic<uint32_t>* Session::Doorbell(uint32_t index) {
+  return &segment_->members[index].doorbell;
+}
+std::atomic<uint32_t>* Session::Sleepers(uint32_t index) {
+  return &segment_->members[index].sleepers;
+}
 
 void Session::Ring(uint32_t index) {
   if (index >= kMaxProcesses) return;

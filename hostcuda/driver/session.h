@@ -1,9 +1,10 @@
-// The session: what hostcuda's processes of one user share. One small file in /dev/shm holds, for every process, its
-// doorbell and what it has allocated on each device.
+// The session: what hostcuda's processes of one user share. One small file in /dev/shm holds, for
+// every process, its doorbell and what it has allocated on each device.
 //
-// A process joins at cuInit and leaves at exit; the last one removes the file. A killed process's entry (process id and
-// start time) is reaped by whoever needs its memory or its place. Charges are made under one robust mutex.
-// Thread-safe. After fork the child is not a member: the driver refuses CUDA there.
+// A process joins at cuInit and leaves at exit; the last one removes the file. A killed process's
+// entry (process id and start time) is reaped by whoever needs its memory or its place. Charges are
+// made under one robust mutex. Thread-safe. After fork the child is not a member: the driver
+// refuses CUDA there.
 //
 //   Session* s = Session::Join(&error);
 //   if (s->Charge(device, bytes, limit)) ... s->Discharge(device, bytes);
@@ -25,19 +26,23 @@ class Session {
  public:
   static constexpr uint32_t kMaxProcesses = 4096;
 
-  /// Joins the session `name` in `directory` ("/dev/shm"); null, and a message with the remedy, where that fails.
+  /// Joins the session `name` in `directory` ("/dev/shm"); null, and a message with the remedy,
+  /// where that fails.
   static Session* Join(const std::string& directory, const std::string& name, std::string* error);
-  /// Gives back everything this process holds; the last process removes the file. Called once, at exit.
+  /// Gives back everything this process holds; the last process removes the file. Called once, at
+  /// exit.
   void Leave();
 
   /// Index of this process's doorbell.
   uint32_t self() const { return self_; }
   std::atomic<uint32_t>* Doorbell(uint32_t index);
-  /// Counts threads asleep on the doorbell, so that ringing costs no system call where there is none.
+  /// Counts threads asleep on the doorbell, so that ringing costs no system call where there is
+  /// none.
   std::atomic<uint32_t>* Sleepers(uint32_t index);
   void Ring(uint32_t index);
 
-  /// Adds `bytes` to this process's account of `device`; false where all processes together would exceed `limit`.
+  /// Adds `bytes` to this process's account of `device`; false where all processes together would
+  /// exceed `limit`.
   bool Charge(int device, uint64_t bytes, uint64_t limit);
   void Discharge(int device, uint64_t bytes);
   /// What all live processes hold on `device`.
@@ -49,7 +54,8 @@ class Session {
     uint64_t bytes;
   };
   /// Who holds memory on `device`, read without joining: empty where the session has no file.
-  static std::vector<Holder> Holders(const std::string& directory, const std::string& name, int device);
+  static std::vector<Holder> Holders(const std::string& directory, const std::string& name,
+                                     int device);
 
   /// Drops the entries of processes that no longer exist.
   void Reap();
@@ -66,7 +72,8 @@ class Session {
   int pid_ = 0;
   std::string path_;
   std::atomic<uint64_t> last_reap_ns_{0};
-  std::atomic<bool> left_{false};  // exit handlers after ours may still free memory: then nothing is accounted
+  std::atomic<bool> left_{
+      false};  // exit handlers after ours may still free memory: then nothing is accounted
 };
 
 /// Start time of process `pid` in clock ticks since boot; 0 where it is gone or a zombie.

@@ -33,7 +33,8 @@ class SessionTest : public ::testing::Test {
   }
   size_t Files() const {
     size_t count = 0;
-    for (const auto& file : std::filesystem::directory_iterator(directory_)) count += file.exists() ? 1 : 0;
+    for (const auto& file : std::filesystem::directory_iterator(directory_))
+      count += file.exists() ? 1 : 0;
     return count;
   }
   std::string directory_;
@@ -44,7 +45,9 @@ class SessionTest : public ::testing::Test {
 int Member(int in, int out) {
   char directory[256];
   uint64_t bytes = 0;
-  if (read(in, directory, sizeof directory) != sizeof directory || read(in, &bytes, sizeof bytes) != sizeof bytes) return 1;
+  if (read(in, directory, sizeof directory) != sizeof directory ||
+      read(in, &bytes, sizeof bytes) != sizeof bytes)
+    return 1;
   std::string error;
   Session* session = Session::Join(directory, "s", &error);
   if (session == nullptr) return 2;

@@ -24,7 +24,8 @@ CUresult RecordShared(SharedEvent* event, Stream& stream) {
   return Driver::Get()->engine().Submit(stream, Label{}, [event, number](PollState&) {
     // Records of several streams or processes may complete in any order: the number only grows.
     uint32_t now = event->completed.load(std::memory_order_relaxed);
-    while (static_cast<int32_t>(number - now) > 0 && !event->completed.compare_exchange_weak(now, number)) {
+    while (static_cast<int32_t>(number - now) > 0 &&
+           !event->completed.compare_exchange_weak(now, number)) {
     }
     syscall(SYS_futex, &event->completed, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
     return kDone;
@@ -45,7 +46,9 @@ CUresult WaitShared(SharedEvent* event, Stream& stream) {
 
 CUresult QueryShared(const SharedEvent* event) {
   uint32_t seen = 0;
-  return Reached(event, event->recorded.load(std::memory_order_acquire), &seen) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  return Reached(event, event->recorded.load(std::memory_order_acquire), &seen)
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_NOT_READY;
 }
 
 CUresult SynchronizeShared(SharedEvent* event) {

@@ -1,7 +1,8 @@
 // Events that several processes use: cuIpcGetEventHandle and cuIpcOpenEventHandle.
 //
-// The words live in the file of the process that made the event. A record takes the next number; when the stream gets
-// there it stores the number and wakes whoever sleeps on it, in any process. Thread-safe.
+// The words live in the file of the process that made the event. A record takes the next number;
+// when the stream gets there it stores the number and wakes whoever sleeps on it, in any process.
+// Thread-safe.
 #ifndef HOSTCUDA_DRIVER_SHARED_EVENT_H_
 #define HOSTCUDA_DRIVER_SHARED_EVENT_H_
 

@@ -1,7 +1,7 @@
 // The words that streams write and wait for: cuStreamWriteValue and cuStreamWaitValue.
 //
-// A store also wakes whoever sleeps on the word (FUTEX_WAKE, shared), so that a stream of another process that waits for
-// it goes on at once; a wait sleeps on the word. Thread-safe.
+// A store also wakes whoever sleeps on the word (FUTEX_WAKE, shared), so that a stream of another
+// process that waits for it goes on at once; a wait sleeps on the word. Thread-safe.
 #ifndef HOSTCUDA_DRIVER_STREAM_MEMORY_H_
 #define HOSTCUDA_DRIVER_STREAM_MEMORY_H_
 
@@ -22,8 +22,8 @@ namespace hostcuda {
 /// True where a stream may use the word: aligned, and in memory that CUDA knows of.
 inline bool ValidWord(CUdeviceptr address, uint64_t bytes) {
   MemoryRange range;
-  return address % bytes == 0 && Driver::Get()->memory().Find(address, &range) && range.accessible &&
-         address + bytes <= range.base + range.bytes;
+  return address % bytes == 0 && Driver::Get()->memory().Find(address, &range) &&
+         range.accessible && address + bytes <= range.base + range.bytes;
 }
 
 template <class Word>
@@ -39,10 +39,14 @@ template <class Word>
 bool WordSatisfies(Word now, Word value, unsigned flags) {
   using Signed = std::make_signed_t<Word>;
   switch (flags & 3u) {
-    case CU_STREAM_WAIT_VALUE_GEQ: return static_cast<Signed>(now - value) >= 0;
-    case CU_STREAM_WAIT_VALUE_EQ: return now == value;
-    case CU_STREAM_WAIT_VALUE_AND: return (now & value) != 0;
-    default: return static_cast<Word>(~(now | value)) != 0;
+    case CU_STREAM_WAIT_VALUE_GEQ:
+      return static_cast<Signed>(now - value) >= 0;
+    case CU_STREAM_WAIT_VALUE_EQ:
+      return now == value;
+    case CU_STREAM_WAIT_VALUE_AND:
+      return (now & value) != 0;
+    default:
+      return static_cast<Word>(~(now | value)) != 0;
   }
 }
 

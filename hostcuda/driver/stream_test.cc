@@ -53,21 +53,24 @@ class StreamTest : public ::testing::Test {
   }
   CUdeviceptr Word() const { return reinterpret_cast<CUdeviceptr>(word_); }
   /// Holds `stream` until Release().
-  void Stall(CUstream stream) { ASSERT_EQ(cuStreamWaitValue32(stream, Word(), 1, CU_STREAM_WAIT_VALUE_GEQ), CUDA_SUCCESS); }
+  void Stall(CUstream stream) {
+    ASSERT_EQ(cuStreamWaitValue32(stream, Word(), 1, CU_STREAM_WAIT_VALUE_GEQ), CUDA_SUCCESS);
+  }
   void Release() {
     __atomic_store_n(word_, 1, __ATOMIC_SEQ_CST);
     syscall(SYS_futex, word_, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   }
   void Append(CUstream stream, int value) {
     auto* item = new Item{this, value};
-    ASSERT_EQ(cuLaunchHostFunc(stream,
-                               [](void* data) {
-                                 auto* own = static_cast<Item*>(data);
-                                 std::lock_guard<std::mutex> lock(own->test->mutex_);
-                                 own->test->order_.push_back(own->value);
-                                 delete own;
-                               },
-                               item),
+    ASSERT_EQ(cuLaunchHostFunc(
+                  stream,
+                  [](void* data) {
+                    auto* own = static_cast<Item*>(data);
+                    std::lock_guard<std::mutex> lock(own->test->mutex_);
+                    own->test->order_.push_back(own->value);
+                    delete own;
+                  },
+                  item),
               CUDA_SUCCESS);
   }
   std::vector<int> Order() {
@@ -152,7 +155,8 @@ TEST_F(StreamTest, ElapsedTimeIsMeasuredBetweenCompletedRecords) {
   const CUstream stream = NewStream();
   const CUevent start = NewEvent(), end = NewEvent(), untimed = NewEvent(CU_EVENT_DISABLE_TIMING);
   float milliseconds = -1;
-  EXPECT_EQ(cuEventElapsedTime(&milliseconds, start, end), CUDA_ERROR_INVALID_HANDLE);  // never recorded
+  EXPECT_EQ(cuEventElapsedTime(&milliseconds, start, end),
+            CUDA_ERROR_INVALID_HANDLE);  // never recorded
   ASSERT_EQ(cuEventRecord(start, stream), CUDA_SUCCESS);
   const timespec pause = {0, 20'000'000};
   nanosleep(&pause, nullptr);
@@ -172,12 +176,13 @@ TEST_F(StreamTest, ElapsedTimeIsMeasuredBetweenCompletedRecords) {
 }
 
 TEST_F(StreamTest, LegacyStreamWaitsForBlockingStreamsAndTheyForIt) {
-  const CUstream blocking = NewStream(CU_STREAM_DEFAULT), second = NewStream(CU_STREAM_DEFAULT), apart = NewStream();
+  const CUstream blocking = NewStream(CU_STREAM_DEFAULT), second = NewStream(CU_STREAM_DEFAULT),
+                 apart = NewStream();
   Stall(blocking);
   Append(blocking, 1);
-  Append(nullptr, 2);   // behind `blocking`
-  Append(second, 3);    // behind the legacy stream
-  Append(apart, 4);     // non-blocking: behind nobody
+  Append(nullptr, 2);  // behind `blocking`
+  Append(second, 3);   // behind the legacy stream
+  Append(apart, 4);    // non-blocking: behind nobody
   EXPECT_EQ(Order(), std::vector<int>{4});
   Release();
   ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
@@ -200,7 +205,9 @@ TEST_F(StreamTest, PerThreadDefaultStreamIsOneAThread) {
   EXPECT_NE(here, legacy);
   EXPECT_EQ(legacy, 7u);
   void* function = nullptr;
-  ASSERT_EQ(cuGetProcAddress("cuStreamGetId", &function, 13000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(cuGetProcAddress("cuStreamGetId", &function, 13000,
+                             CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, nullptr),
+            CUDA_SUCCESS);
   unsigned long long by_entry = 0;
   ASSERT_EQ(reinterpret_cast<decltype(&cuStreamGetId)>(function)(nullptr, &by_entry), CUDA_SUCCESS);
   EXPECT_EQ(by_entry, here);
@@ -223,20 +230,26 @@ TEST_F(StreamTest, WaitValueKnowsAllConditions) {
     __atomic_store_n(word_, c.before, __ATOMIC_SEQ_CST);
     ASSERT_EQ(cuStreamWaitValue32(stream, Word(), c.value, c.flags), CUDA_SUCCESS);
     EXPECT_EQ(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
-    __atomic_store_n(word_, c.after, __ATOMIC_SEQ_CST);  // a plain store, as a program may do: found by looking again
+    __atomic_store_n(
+        word_, c.after,
+        __ATOMIC_SEQ_CST);  // a plain store, as a program may do: found by looking again
     EXPECT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
     cuStreamDestroy(stream);
   }
   auto* wide = reinterpret_cast<uint64_t*>(word_) + 8;
   const CUstream stream = NewStream();
   *wide = uint64_t{1} << 32;
-  ASSERT_EQ(cuStreamWaitValue64(stream, reinterpret_cast<CUdeviceptr>(wide), uint64_t{3} << 32, CU_STREAM_WAIT_VALUE_GEQ), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamWaitValue64(stream, reinterpret_cast<CUdeviceptr>(wide), uint64_t{3} << 32,
+                                CU_STREAM_WAIT_VALUE_GEQ),
+            CUDA_SUCCESS);
   EXPECT_EQ(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
   __atomic_store_n(wide, uint64_t{3} << 32, __ATOMIC_SEQ_CST);
   EXPECT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
-  EXPECT_EQ(cuStreamWaitValue32(stream, Word() + 2, 0, 0), CUDA_ERROR_INVALID_VALUE);  // not aligned
+  EXPECT_EQ(cuStreamWaitValue32(stream, Word() + 2, 0, 0),
+            CUDA_ERROR_INVALID_VALUE);  // not aligned
   uint32_t unknown = 0;
-  EXPECT_EQ(cuStreamWaitValue32(stream, reinterpret_cast<CUdeviceptr>(&unknown), 0, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuStreamWaitValue32(stream, reinterpret_cast<CUdeviceptr>(&unknown), 0, 0),
+            CUDA_ERROR_INVALID_VALUE);
   cuStreamDestroy(stream);
 }
 
@@ -304,7 +317,8 @@ TEST_F(StreamTest, PageableSourceMayBeReusedAtOnce) {
   std::fill(source.begin(), source.end(), 0);
   Release();
   std::vector<int> back(16);
-  ASSERT_EQ(cuMemcpyDtoHAsync(back.data(), device, 64, stream), CUDA_SUCCESS);  // pageable: done when it returns
+  ASSERT_EQ(cuMemcpyDtoHAsync(back.data(), device, 64, stream),
+            CUDA_SUCCESS);  // pageable: done when it returns
   EXPECT_EQ(back, std::vector<int>(16, 42));
   cuMemFree(device);
   cuStreamDestroy(stream);
@@ -315,7 +329,8 @@ TEST_F(StreamTest, ManyThreadsOnManyStreamsKeepEachStreamsOrder) {
   std::vector<std::thread> threads;
   std::atomic<int> errors{0};
   std::vector<CUstream> streams;
-  for (int i = 0; i < kThreads; ++i) streams.push_back(NewStream(i % 2 == 0 ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT));
+  for (int i = 0; i < kThreads; ++i)
+    streams.push_back(NewStream(i % 2 == 0 ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT));
   struct Counter {
     std::atomic<int> next{0};
     std::atomic<int>* errors;
@@ -332,18 +347,22 @@ TEST_F(StreamTest, ManyThreadsOnManyStreamsKeepEachStreamsOrder) {
           Counter* counter;
           int number;
         };
-        cuLaunchHostFunc(streams[t],
-                         [](void* data) {
-                           auto* step = static_cast<Step*>(data);
-                           if (step->counter->next.fetch_add(1) != step->number) step->counter->errors->fetch_add(1);
-                           delete step;
-                         },
-                         new Step{&counters[t], i});
+        cuLaunchHostFunc(
+            streams[t],
+            [](void* data) {
+              auto* step = static_cast<Step*>(data);
+              if (step->counter->next.fetch_add(1) != step->number)
+                step->counter->errors->fetch_add(1);
+              delete step;
+            },
+            new Step{&counters[t], i});
         if (i % 7 == 0) {
           cuEventRecord(event, streams[t]);
           cuStreamWaitEvent(streams[(t + 1) % kThreads], event, 0);
         }
-        if (i % 50 == 0) cuLaunchHostFunc(nullptr, [](void*) {}, nullptr);
+        if (i % 50 == 0)
+          cuLaunchHostFunc(
+              nullptr, [](void*) {}, nullptr);
         if (i % 100 == 0) cuStreamSynchronize(streams[t]);
       }
       cuStreamSynchronize(streams[t]);
@@ -374,7 +393,8 @@ struct Task {
 TEST_F(StreamTest, TaskIsPolledAgainWhenTheDoorbellRings) {
   const CUstream stream = NewStream();
   Task task;
-  ASSERT_EQ(Table()->stream_enqueue(stream, "task", Task::Poll, Task::Release, nullptr, &task), CUDA_SUCCESS);
+  ASSERT_EQ(Table()->stream_enqueue(stream, "task", Task::Poll, Task::Release, nullptr, &task),
+            CUDA_SUCCESS);
   int idle = 1;
   ASSERT_EQ(Table()->stream_idle(stream, &idle), CUDA_SUCCESS);
   EXPECT_EQ(idle, 0);
@@ -405,7 +425,8 @@ TEST_F(StreamTest, TaskIsPolledAgainAtTheTimeItAsksFor) {
     }
   } timer;
   const uint64_t before = Table()->now_ns();
-  ASSERT_EQ(Table()->stream_enqueue(stream, nullptr, Timer::Poll, nullptr, nullptr, &timer), CUDA_SUCCESS);
+  ASSERT_EQ(Table()->stream_enqueue(stream, nullptr, Timer::Poll, nullptr, nullptr, &timer),
+            CUDA_SUCCESS);
   ASSERT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
   EXPECT_GE(Table()->now_ns() - before, 30'000'000u);
   cuStreamDestroy(stream);
@@ -425,7 +446,8 @@ TEST_F(StreamTest, WaitingCostsNoProcessorTime) {
   peer.join();
   getrusage(RUSAGE_SELF, &after);
   const auto microseconds = [](const rusage& r) {
-    return (r.ru_utime.tv_sec + r.ru_stime.tv_sec) * 1'000'000 + r.ru_utime.tv_usec + r.ru_stime.tv_usec;
+    return (r.ru_utime.tv_sec + r.ru_stime.tv_sec) * 1'000'000 + r.ru_utime.tv_usec +
+           r.ru_stime.tv_usec;
   };
   EXPECT_LT(microseconds(after) - microseconds(before), 200'000);
   cuStreamDestroy(stream);
@@ -438,12 +460,15 @@ TEST_F(StreamTest, FailedTaskIsTheContextsStickyError) {
   Task task;
   task.ready = 1;
   task.result = -static_cast<int>(CUDA_ERROR_LAUNCH_FAILED);
-  ASSERT_EQ(Table()->stream_enqueue(stream, "task", Task::Poll, Task::Release, nullptr, &task), CUDA_SUCCESS);
+  ASSERT_EQ(Table()->stream_enqueue(stream, "task", Task::Poll, Task::Release, nullptr, &task),
+            CUDA_SUCCESS);
   EXPECT_EQ(task.releases.load(), 1);
   EXPECT_EQ(cuStreamSynchronize(stream), CUDA_ERROR_LAUNCH_FAILED);
   CUdeviceptr memory = 0;
   EXPECT_EQ(cuMemAlloc(&memory, 16), CUDA_ERROR_LAUNCH_FAILED);
-  EXPECT_EQ(cuLaunchHostFunc(stream, [](void*) {}, nullptr), CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_EQ(cuLaunchHostFunc(
+                stream, [](void*) {}, nullptr),
+            CUDA_ERROR_LAUNCH_FAILED);
   ASSERT_EQ(cuCtxDestroy(own), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxSetCurrent(context_), CUDA_SUCCESS);
   EXPECT_EQ(cuMemAlloc(&memory, 16), CUDA_SUCCESS);
@@ -455,7 +480,8 @@ TEST_F(StreamTest, ContextDestroyedWhilePendingDropsItsTasks) {
   ASSERT_EQ(cuCtxCreate(&own, nullptr, 0, 1), CUDA_SUCCESS);
   const CUstream stream = NewStream();
   Task task;
-  ASSERT_EQ(Table()->stream_enqueue(stream, "task", Task::Poll, Task::Release, nullptr, &task), CUDA_SUCCESS);
+  ASSERT_EQ(Table()->stream_enqueue(stream, "task", Task::Poll, Task::Release, nullptr, &task),
+            CUDA_SUCCESS);
   EXPECT_EQ(task.releases.load(), 0);
   ASSERT_EQ(cuCtxDestroy(own), CUDA_SUCCESS);
   EXPECT_EQ(task.releases.load(), 1);
@@ -466,7 +492,8 @@ TEST_F(StreamTest, ObserverSeesKernelsCopiesAndSetsInOrder) {
   static std::vector<HostcudaActivity>* seen;
   std::vector<HostcudaActivity> activities;
   seen = &activities;
-  Table()->set_activity_observer([](const HostcudaActivity* activity) { seen->push_back(*activity); });
+  Table()->set_activity_observer(
+      [](const HostcudaActivity* activity) { seen->push_back(*activity); });
   CUdeviceptr device = 0;
   ASSERT_EQ(cuMemAlloc(&device, 1 << 16), CUDA_SUCCESS);
   const uint32_t grid[3] = {2, 1, 1}, block[3] = {32, 1, 1};
@@ -496,7 +523,8 @@ TEST_F(StreamTest, ObserverSeesKernelsCopiesAndSetsInOrder) {
 // ---- between processes
 
 int ReleaseWord(int in, int) {
-  // Receives the address of a shared word by its file, stores 1 and wakes it: what a controller does.
+  // Receives the address of a shared word by its file, stores 1 and wakes it: what a controller
+  // does.
   int pid = 0, fd = 0;
   if (read(in, &pid, sizeof pid) != sizeof pid || read(in, &fd, sizeof fd) != sizeof fd) return 1;
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
@@ -508,7 +536,9 @@ int ReleaseWord(int in, int) {
   nanosleep(&pause, nullptr);
   auto* word = static_cast<uint32_t*>(page);
   __atomic_store_n(word, 1, __ATOMIC_SEQ_CST);
-  return syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0) >= 1 ? 0 : 4;  // somebody slept on it
+  return syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0) >= 1
+             ? 0
+             : 4;  // somebody slept on it
 }
 const RegisterRole release_word("release_word", ReleaseWord);
 
@@ -519,7 +549,9 @@ TEST_F(StreamTest, AnotherProcessWakesAStalledStream) {
   ASSERT_NE(page, MAP_FAILED);
   ASSERT_EQ(cuMemHostRegister(page, 4096, 0), CUDA_SUCCESS);
   const CUstream stream = NewStream();
-  ASSERT_EQ(cuStreamWaitValue32(stream, reinterpret_cast<CUdeviceptr>(page), 1, CU_STREAM_WAIT_VALUE_GEQ), CUDA_SUCCESS);
+  ASSERT_EQ(
+      cuStreamWaitValue32(stream, reinterpret_cast<CUdeviceptr>(page), 1, CU_STREAM_WAIT_VALUE_GEQ),
+      CUDA_SUCCESS);
   Append(stream, 1);
   Role peer("release_word");
   peer.Send(getpid());
@@ -548,10 +580,12 @@ TEST_F(StreamTest, AnotherProcessRingsTheDoorbell) {
   struct Once {
     std::atomic<int> polls{0};
     static int Poll(void* context, uint64_t, uint64_t*) {
-      return static_cast<Once*>(context)->polls.fetch_add(1) >= 2 ? HOSTCUDA_TASK_DONE : HOSTCUDA_TASK_PENDING;
+      return static_cast<Once*>(context)->polls.fetch_add(1) >= 2 ? HOSTCUDA_TASK_DONE
+                                                                  : HOSTCUDA_TASK_PENDING;
     }
   } once;
-  ASSERT_EQ(Table()->stream_enqueue(stream, nullptr, Once::Poll, nullptr, nullptr, &once), CUDA_SUCCESS);
+  ASSERT_EQ(Table()->stream_enqueue(stream, nullptr, Once::Poll, nullptr, nullptr, &once),
+            CUDA_SUCCESS);
   Role peer("ring_parent");
   peer.Send(Table()->doorbell_self());
   ASSERT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);

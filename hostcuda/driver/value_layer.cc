@@ -21,7 +21,8 @@ std::atomic<InOperation> g_in_operation{nullptr};
 /// The path of `name` in the folder of this library.
 std::string Beside(const char* name) {
   Dl_info self;
-  if (dladdr(reinterpret_cast<void*>(&OpenValueLayer), &self) == 0 || self.dli_fname == nullptr) return name;
+  if (dladdr(reinterpret_cast<void*>(&OpenValueLayer), &self) == 0 || self.dli_fname == nullptr)
+    return name;
   const std::string path = self.dli_fname;
   const size_t slash = path.rfind('/');
   return slash == std::string::npos ? name : path.substr(0, slash + 1) + name;
@@ -38,15 +39,19 @@ CUresult Open() {
   void* layer = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (layer == nullptr) {
     fprintf(stderr,
-            "hostcuda: HOSTCUDA_VALUES asks for values, but the value layer cannot be opened: %s; build hostcuda with "
+            "hostcuda: HOSTCUDA_VALUES asks for values, but the value layer cannot be opened: %s; "
+            "build hostcuda with "
             "PRISM_BUILD_VALUES=ON against this PyTorch, or set HOSTCUDA_VALUES=none\n",
             dlerror());
     return CUDA_ERROR_SYSTEM_NOT_READY;
   }
   const auto install = reinterpret_cast<int (*)()>(dlsym(layer, "hostcuda_values_install"));
-  const auto in_operation = reinterpret_cast<InOperation>(dlsym(layer, "hostcuda_values_in_operation"));
+  const auto in_operation =
+      reinterpret_cast<InOperation>(dlsym(layer, "hostcuda_values_in_operation"));
   if (install == nullptr || in_operation == nullptr) {
-    fprintf(stderr, "hostcuda: %s is not hostcuda's value layer of this version; install hostcuda again\n", path.c_str());
+    fprintf(stderr,
+            "hostcuda: %s is not hostcuda's value layer of this version; install hostcuda again\n",
+            path.c_str());
     return CUDA_ERROR_SYSTEM_NOT_READY;
   }
   if (install() != 0) return CUDA_ERROR_SYSTEM_NOT_READY;  // the layer has said why
@@ -65,7 +70,8 @@ CUresult OpenValueLayer() {
   static std::mutex* const mutex = new std::mutex;
   static CUresult failure = CUDA_SUCCESS;
   std::lock_guard<std::mutex> lock(*mutex);
-  if (g_in_operation.load(std::memory_order_acquire) != nullptr || failure != CUDA_SUCCESS) return failure;
+  if (g_in_operation.load(std::memory_order_acquire) != nullptr || failure != CUDA_SUCCESS)
+    return failure;
   if (!PyTorchIsLoaded()) return CUDA_SUCCESS;
   failure = Open();
   return failure;
@@ -73,7 +79,8 @@ CUresult OpenValueLayer() {
 
 CUresult CheckLaunchHasValues(const char* kernel) {
   const InOperation in_operation = g_in_operation.load(std::memory_order_acquire);
-  if (in_operation == nullptr || Options().values != HOSTCUDA_VALUES_CPU || in_operation() != 0 || WritesNothing(kernel)) {
+  if (in_operation == nullptr || Options().values != HOSTCUDA_VALUES_CPU || in_operation() != 0 ||
+      WritesNothing(kernel)) {
     return CUDA_SUCCESS;
   }
   static std::mutex* const mutex = new std::mutex;
@@ -81,8 +88,10 @@ CUresult CheckLaunchHasValues(const char* kernel) {
   std::lock_guard<std::mutex> lock(*mutex);
   if (named->insert(kernel).second) {
     fprintf(stderr,
-            "hostcuda: kernel %s is launched outside every ATen operation, so its values are unknown under "
-            "HOSTCUDA_VALUES=cpu; disable what launches it (torch.compile, a custom kernel), or use HOSTCUDA_VALUES=none "
+            "hostcuda: kernel %s is launched outside every ATen operation, so its values are "
+            "unknown under "
+            "HOSTCUDA_VALUES=cpu; disable what launches it (torch.compile, a custom kernel), or "
+            "use HOSTCUDA_VALUES=none "
             "or control\n",
             kernel);
   }

@@ -1,5 +1,5 @@
-// How the runtime reaches the driver: every call by cuGetProcAddress of whatever libcuda.so.1 the process has, never by
-// linking, so that a shim preloaded under that name sees all of them.
+// How the runtime reaches the driver: every call by cuGetProcAddress of whatever libcuda.so.1 the
+// process has, never by linking, so that a shim preloaded under that name sees all of them.
 //
 // Resolved once, at the first runtime call that needs the driver. Thread-safe.
 //

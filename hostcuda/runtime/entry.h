@@ -13,15 +13,15 @@
 #define HC_ENTRY extern "C" __attribute__((visibility("default")))
 
 /// Defines `driver` (initialized), or notes and returns the error.
-#define HC_DRIVER()                                                                          \
-  if (const cudaError_t use_error = ::hostcuda::UseDriver(); use_error != cudaSuccess)       \
-    return ::hostcuda::Note(use_error);                                                      \
+#define HC_DRIVER()                                                                    \
+  if (const cudaError_t use_error = ::hostcuda::UseDriver(); use_error != cudaSuccess) \
+    return ::hostcuda::Note(use_error);                                                \
   const ::hostcuda::DriverCalls& driver = *::hostcuda::Calls()
 
 /// The same, with a context current in this thread.
-#define HC_CONTEXT()                                                                         \
-  if (const cudaError_t use_error = ::hostcuda::UseContext(); use_error != cudaSuccess)      \
-    return ::hostcuda::Note(use_error);                                                      \
+#define HC_CONTEXT()                                                                    \
+  if (const cudaError_t use_error = ::hostcuda::UseContext(); use_error != cudaSuccess) \
+    return ::hostcuda::Note(use_error);                                                 \
   const ::hostcuda::DriverCalls& driver = *::hostcuda::Calls()
 
 #endif  // HOSTCUDA_RUNTIME_ENTRY_H_

@@ -57,12 +57,16 @@ HC_ENTRY cudaError_t cudaProfilerStop(void) {
   return Note(driver.cuProfilerStop());
 }
 
-HC_ENTRY cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** funcPtr, unsigned int cudaVersion, unsigned long long flags, cudaDriverEntryPointQueryResult* driverStatus) {
+HC_ENTRY cudaError_t cudaGetDriverEntryPointByVersion(
+    const char* symbol, void** funcPtr, unsigned int cudaVersion, unsigned long long flags,
+    cudaDriverEntryPointQueryResult* driverStatus) {
   HC_DRIVER();
   if (symbol == nullptr || funcPtr == nullptr) return Note(cudaErrorInvalidValue);
   CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-  if (flags == cudaEnableDefault && hostcuda::PerThreadDefault()) flags = cudaEnablePerThreadDefaultStream;
-  const CUresult result = driver.get_proc_address(symbol, funcPtr, static_cast<int>(cudaVersion), flags, &status);
+  if (flags == cudaEnableDefault && hostcuda::PerThreadDefault())
+    flags = cudaEnablePerThreadDefaultStream;
+  const CUresult result =
+      driver.get_proc_address(symbol, funcPtr, static_cast<int>(cudaVersion), flags, &status);
   if (driverStatus != nullptr) {
     *driverStatus = static_cast<cudaDriverEntryPointQueryResult>(status);
     // Not found is then an answer, not an error.
@@ -70,10 +74,13 @@ HC_ENTRY cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void**
   }
   return Note(result);
 }
-HC_ENTRY cudaError_t cudaGetDriverEntryPoint(const char* symbol, void** funcPtr, unsigned long long flags, cudaDriverEntryPointQueryResult* driverStatus) {
+HC_ENTRY cudaError_t cudaGetDriverEntryPoint(const char* symbol, void** funcPtr,
+                                             unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult* driverStatus) {
   return cudaGetDriverEntryPointByVersion(symbol, funcPtr, CUDART_VERSION, flags, driverStatus);
 }
-HC_ENTRY cudaError_t cudaGetExportTable(const void** ppExportTable, const cudaUUID_t* pExportTableId) {
+HC_ENTRY cudaError_t cudaGetExportTable(const void** ppExportTable,
+                                        const cudaUUID_t* pExportTableId) {
   HC_DRIVER();
   return Note(driver.cuGetExportTable(ppExportTable, pExportTableId));
 }
@@ -96,7 +103,9 @@ HC_ENTRY cudaError_t cudaSetDevice(int device) { return Note(hostcuda::SelectDev
 HC_ENTRY cudaError_t cudaInitDevice(int device, unsigned int deviceFlags, unsigned int flags) {
   HC_DRIVER();
   if ((flags & cudaInitDeviceFlagsAreValid) != 0) {
-    if (const CUresult result = driver.cuDevicePrimaryCtxSetFlags(device, deviceFlags); result != CUDA_SUCCESS) return Note(result);
+    if (const CUresult result = driver.cuDevicePrimaryCtxSetFlags(device, deviceFlags);
+        result != CUDA_SUCCESS)
+      return Note(result);
   }
   int before = 0;
   hostcuda::CurrentDevice(&before);
@@ -113,7 +122,8 @@ HC_ENTRY cudaError_t cudaSetDeviceFlags(unsigned int flags) {
   HC_DRIVER();
   int device = 0;
   hostcuda::CurrentDevice(&device);
-  return Note(driver.cuDevicePrimaryCtxSetFlags(device, flags & ~static_cast<unsigned>(cudaDeviceMapHost)));
+  return Note(
+      driver.cuDevicePrimaryCtxSetFlags(device, flags & ~static_cast<unsigned>(cudaDeviceMapHost)));
 }
 HC_ENTRY cudaError_t cudaGetDeviceFlags(unsigned int* flags) {
   HC_DRIVER();
@@ -129,13 +139,15 @@ HC_ENTRY cudaError_t cudaSetValidDevices(int* device_arr, int len) {
   int count = 0;
   driver.cuDeviceGetCount(&count);
   for (int i = 0; i < len; ++i) {
-    if (device_arr == nullptr || device_arr[i] < 0 || device_arr[i] >= count) return Note(cudaErrorInvalidValue);
+    if (device_arr == nullptr || device_arr[i] < 0 || device_arr[i] >= count)
+      return Note(cudaErrorInvalidValue);
   }
   return cudaSuccess;
 }
 HC_ENTRY cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attr, int device) {
   HC_DRIVER();
-  return Note(driver.cuDeviceGetAttribute(value, static_cast<CUdevice_attribute>(attr), device));  // same numbers
+  return Note(driver.cuDeviceGetAttribute(value, static_cast<CUdevice_attribute>(attr),
+                                          device));  // same numbers
 }
 HC_ENTRY cudaError_t cudaDeviceGetPCIBusId(char* pciBusId, int len, int device) {
   HC_DRIVER();
@@ -153,9 +165,11 @@ HC_ENTRY cudaError_t cudaDeviceCanAccessPeer(int* canAccessPeer, int device, int
   HC_DRIVER();
   return Note(driver.cuDeviceCanAccessPeer(canAccessPeer, device, peerDevice));
 }
-HC_ENTRY cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attr, int srcDevice, int dstDevice) {
+HC_ENTRY cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attr, int srcDevice,
+                                               int dstDevice) {
   HC_DRIVER();
-  return Note(driver.cuDeviceGetP2PAttribute(value, static_cast<CUdevice_P2PAttribute>(attr), srcDevice, dstDevice));
+  return Note(driver.cuDeviceGetP2PAttribute(value, static_cast<CUdevice_P2PAttribute>(attr),
+                                             srcDevice, dstDevice));
 }
 
 namespace {
@@ -173,7 +187,8 @@ HC_ENTRY cudaError_t cudaDeviceEnablePeerAccess(int peerDevice, unsigned int fla
   hostcuda::CurrentDevice(&own);
   if (own == peerDevice) return Note(cudaErrorInvalidDevice);
   CUcontext peer = nullptr;
-  if (const cudaError_t error = PeerContext(peerDevice, &peer); error != cudaSuccess) return Note(error);
+  if (const cudaError_t error = PeerContext(peerDevice, &peer); error != cudaSuccess)
+    return Note(error);
   const CUresult result = driver.cuCtxEnablePeerAccess(peer, flags);
   if (result != CUDA_SUCCESS) driver.cuDevicePrimaryCtxRelease(peerDevice);
   return Note(result);
@@ -181,10 +196,12 @@ HC_ENTRY cudaError_t cudaDeviceEnablePeerAccess(int peerDevice, unsigned int fla
 HC_ENTRY cudaError_t cudaDeviceDisablePeerAccess(int peerDevice) {
   HC_CONTEXT();
   CUcontext peer = nullptr;
-  if (const cudaError_t error = PeerContext(peerDevice, &peer); error != cudaSuccess) return Note(error);
+  if (const cudaError_t error = PeerContext(peerDevice, &peer); error != cudaSuccess)
+    return Note(error);
   const CUresult result = driver.cuCtxDisablePeerAccess(peer);
   driver.cuDevicePrimaryCtxRelease(peerDevice);
-  if (result == CUDA_SUCCESS) driver.cuDevicePrimaryCtxRelease(peerDevice);  // the one of cudaDeviceEnablePeerAccess
+  if (result == CUDA_SUCCESS)
+    driver.cuDevicePrimaryCtxRelease(peerDevice);  // the one of cudaDeviceEnablePeerAccess
   return Note(result);
 }
 HC_ENTRY cudaError_t cudaDeviceGetLimit(size_t* pValue, cudaLimit limit) {
@@ -224,7 +241,9 @@ HC_ENTRY cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop, int device) {
   HC_DRIVER();
   if (prop == nullptr) return Note(cudaErrorInvalidValue);
   memset(prop, 0, sizeof *prop);
-  if (const CUresult result = driver.cuDeviceGetName(prop->name, sizeof prop->name, device); result != CUDA_SUCCESS) return Note(result);
+  if (const CUresult result = driver.cuDeviceGetName(prop->name, sizeof prop->name, device);
+      result != CUDA_SUCCESS)
+    return Note(result);
   driver.cuDeviceGetUuid(&prop->uuid, device);
   driver.cuDeviceTotalMem(&prop->totalGlobalMem, device);
   const auto attribute = [&](CUdevice_attribute which) {
@@ -316,4 +335,7 @@ HC_ENTRY cudaError_t cudaChooseDevice(int* device, const cudaDeviceProp* prop) {
   return cudaSuccess;
 }
 
-HC_ENTRY cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w, cudaChannelFormatKind f) { return {x, y, z, w, f}; }
+HC_ENTRY cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w,
+                                                     cudaChannelFormatKind f) {
+  return {x, y, z, w, f};
+}

@@ -11,7 +11,8 @@ namespace {
 CUdeviceptr Address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 void* Pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 
-// The address is read after the call: arguments are evaluated in any order, so it is passed by reference.
+// The address is read after the call: arguments are evaluated in any order, so it is passed by
+// reference.
 cudaError_t Answer(CUresult result, const CUdeviceptr& address, void** pointer) {
   if (result == CUDA_SUCCESS) *pointer = Pointer(address);
   return Note(result);
@@ -61,7 +62,8 @@ HC_ENTRY cudaError_t cudaMalloc3D(cudaPitchedPtr* pitchedDevPtr, cudaExtent exte
   if (pitchedDevPtr == nullptr) return Note(cudaErrorInvalidValue);
   void* pointer = nullptr;
   size_t pitch = 0;
-  const cudaError_t error = cudaMallocPitch(&pointer, &pitch, extent.width, extent.height * extent.depth);
+  const cudaError_t error =
+      cudaMallocPitch(&pointer, &pitch, extent.width, extent.height * extent.depth);
   *pitchedDevPtr = {pointer, pitch, extent.width, extent.height};
   return error;
 }
@@ -112,28 +114,38 @@ HC_ENTRY cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes,
   int device = -2;
   CUdeviceptr device_pointer = 0;
   void* host_pointer = nullptr;
-  CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, CU_POINTER_ATTRIBUTE_HOST_POINTER};
+  CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                  CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                  CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+                                  CU_POINTER_ATTRIBUTE_HOST_POINTER};
   void* answers[] = {&type, &managed, &device, &device_pointer, &host_pointer};
   const CUresult result = driver.cuPointerGetAttributes(5, wanted, answers, Address(ptr));
   if (result != CUDA_SUCCESS) return Note(result);
-  attributes->type = managed != 0                     ? cudaMemoryTypeManaged
-                     : type == CU_MEMORYTYPE_DEVICE   ? cudaMemoryTypeDevice
-                     : type == CU_MEMORYTYPE_HOST     ? cudaMemoryTypeHost
-                                                      : cudaMemoryTypeUnregistered;
+  attributes->type = managed != 0                   ? cudaMemoryTypeManaged
+                     : type == CU_MEMORYTYPE_DEVICE ? cudaMemoryTypeDevice
+                     : type == CU_MEMORYTYPE_HOST   ? cudaMemoryTypeHost
+                                                    : cudaMemoryTypeUnregistered;
   attributes->device = device;
   attributes->devicePointer = Pointer(device_pointer);
-  attributes->hostPointer = attributes->type == cudaMemoryTypeUnregistered ? const_cast<void*>(ptr) : host_pointer;
+  attributes->hostPointer =
+      attributes->type == cudaMemoryTypeUnregistered ? const_cast<void*>(ptr) : host_pointer;
   return cudaSuccess;
 }
-HC_ENTRY cudaError_t cudaMemAdvise(const void* devPtr, size_t count, cudaMemoryAdvise advice, cudaMemLocation location) {
+HC_ENTRY cudaError_t cudaMemAdvise(const void* devPtr, size_t count, cudaMemoryAdvise advice,
+                                   cudaMemLocation location) {
   HC_CONTEXT();
-  return Note(driver.cuMemAdvise(Address(devPtr), count, static_cast<CUmem_advise>(advice), Location(location)));
+  return Note(driver.cuMemAdvise(Address(devPtr), count, static_cast<CUmem_advise>(advice),
+                                 Location(location)));
 }
-HC_ENTRY cudaError_t cudaMemPrefetchAsync(const void* devPtr, size_t count, cudaMemLocation location, unsigned int flags, cudaStream_t stream) {
+HC_ENTRY cudaError_t cudaMemPrefetchAsync(const void* devPtr, size_t count,
+                                          cudaMemLocation location, unsigned int flags,
+                                          cudaStream_t stream) {
   HC_CONTEXT();
-  return Note(driver.cuMemPrefetchAsync(Address(devPtr), count, Location(location), flags, Handle(stream)));
+  return Note(
+      driver.cuMemPrefetchAsync(Address(devPtr), count, Location(location), flags, Handle(stream)));
 }
-HC_ENTRY cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void* devPtr, size_t length, unsigned int flags) {
+HC_ENTRY cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void* devPtr, size_t length,
+                                              unsigned int flags) {
   HC_CONTEXT();
   return Note(driver.cuStreamAttachMemAsync(Handle(stream), Address(devPtr), length, flags));
 }
@@ -143,16 +155,28 @@ HC_ENTRY cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void* devPtr,
 namespace {
 
 /// Copies by kind; `stream` null pointer to a handle: synchronous.
-cudaError_t Copy(void* dst, const void* src, size_t count, cudaMemcpyKind kind, const CUstream* stream) {
+cudaError_t Copy(void* dst, const void* src, size_t count, cudaMemcpyKind kind,
+                 const CUstream* stream) {
   HC_CONTEXT();
   if (count == 0) return cudaSuccess;
   switch (kind) {
-    case cudaMemcpyHostToDevice: return Note(stream != nullptr ? driver.cuMemcpyHtoDAsync(Address(dst), src, count, *stream) : driver.cuMemcpyHtoD(Address(dst), src, count));
-    case cudaMemcpyDeviceToHost: return Note(stream != nullptr ? driver.cuMemcpyDtoHAsync(dst, Address(src), count, *stream) : driver.cuMemcpyDtoH(dst, Address(src), count));
-    case cudaMemcpyDeviceToDevice: return Note(stream != nullptr ? driver.cuMemcpyDtoDAsync(Address(dst), Address(src), count, *stream) : driver.cuMemcpyDtoD(Address(dst), Address(src), count));
+    case cudaMemcpyHostToDevice:
+      return Note(stream != nullptr ? driver.cuMemcpyHtoDAsync(Address(dst), src, count, *stream)
+                                    : driver.cuMemcpyHtoD(Address(dst), src, count));
+    case cudaMemcpyDeviceToHost:
+      return Note(stream != nullptr ? driver.cuMemcpyDtoHAsync(dst, Address(src), count, *stream)
+                                    : driver.cuMemcpyDtoH(dst, Address(src), count));
+    case cudaMemcpyDeviceToDevice:
+      return Note(stream != nullptr
+                      ? driver.cuMemcpyDtoDAsync(Address(dst), Address(src), count, *stream)
+                      : driver.cuMemcpyDtoD(Address(dst), Address(src), count));
     case cudaMemcpyHostToHost:
-    case cudaMemcpyDefault: return Note(stream != nullptr ? driver.cuMemcpyAsync(Address(dst), Address(src), count, *stream) : driver.cuMemcpy(Address(dst), Address(src), count));
-    default: return Note(cudaErrorInvalidMemcpyDirection);
+    case cudaMemcpyDefault:
+      return Note(stream != nullptr
+                      ? driver.cuMemcpyAsync(Address(dst), Address(src), count, *stream)
+                      : driver.cuMemcpy(Address(dst), Address(src), count));
+    default:
+      return Note(cudaErrorInvalidMemcpyDirection);
   }
 }
 
@@ -173,24 +197,32 @@ HC_ENTRY cudaError_t cudaMemcpy(void* dst, const void* src, size_t count, cudaMe
   }
   return Copy(dst, src, count, kind, nullptr);
 }
-HC_ENTRY cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t count, cudaMemcpyKind kind, cudaStream_t stream) {
+HC_ENTRY cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t count, cudaMemcpyKind kind,
+                                     cudaStream_t stream) {
   const CUstream handle = Handle(stream);
   return Copy(dst, src, count, kind, &handle);
 }
-HC_ENTRY cudaError_t cudaMemcpyPeerAsync(void* dst, int dstDevice, const void* src, int srcDevice, size_t count, cudaStream_t stream) {
+HC_ENTRY cudaError_t cudaMemcpyPeerAsync(void* dst, int dstDevice, const void* src, int srcDevice,
+                                         size_t count, cudaStream_t stream) {
   HC_CONTEXT();
   (void)dstDevice, (void)srcDevice;
-  return count == 0 ? cudaSuccess : Note(driver.cuMemcpyPeerAsync(Address(dst), nullptr, Address(src), nullptr, count, Handle(stream)));
+  return count == 0 ? cudaSuccess
+                    : Note(driver.cuMemcpyPeerAsync(Address(dst), nullptr, Address(src), nullptr,
+                                                    count, Handle(stream)));
 }
-HC_ENTRY cudaError_t cudaMemcpyPeer(void* dst, int dstDevice, const void* src, int srcDevice, size_t count) {
+HC_ENTRY cudaError_t cudaMemcpyPeer(void* dst, int dstDevice, const void* src, int srcDevice,
+                                    size_t count) {
   HC_CONTEXT();
   (void)dstDevice, (void)srcDevice;
-  return count == 0 ? cudaSuccess : Note(driver.cuMemcpyPeer(Address(dst), nullptr, Address(src), nullptr, count));
+  return count == 0
+             ? cudaSuccess
+             : Note(driver.cuMemcpyPeer(Address(dst), nullptr, Address(src), nullptr, count));
 }
 
 namespace {
 
-CUDA_MEMCPY2D Shape2D(void* dst, size_t dpitch, const void* src, size_t spitch, size_t width, size_t height) {
+CUDA_MEMCPY2D Shape2D(void* dst, size_t dpitch, const void* src, size_t spitch, size_t width,
+                      size_t height) {
   CUDA_MEMCPY2D copy = {};
   copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
   copy.dstDevice = Address(dst);
@@ -204,17 +236,22 @@ CUDA_MEMCPY2D Shape2D(void* dst, size_t dpitch, const void* src, size_t spitch, 
 
 }  // namespace
 
-HC_ENTRY cudaError_t cudaMemcpy2DAsync(void* dst, size_t dpitch, const void* src, size_t spitch, size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
+HC_ENTRY cudaError_t cudaMemcpy2DAsync(void* dst, size_t dpitch, const void* src, size_t spitch,
+                                       size_t width, size_t height, cudaMemcpyKind kind,
+                                       cudaStream_t stream) {
   HC_CONTEXT();
   if (kind > cudaMemcpyDefault) return Note(cudaErrorInvalidMemcpyDirection);
   if (dpitch < width || spitch < width) return Note(cudaErrorInvalidPitchValue);
   const CUDA_MEMCPY2D copy = Shape2D(dst, dpitch, src, spitch, width, height);
   return Note(driver.cuMemcpy2DAsync(&copy, Handle(stream)));
 }
-HC_ENTRY cudaError_t cudaMemcpy2D(void* dst, size_t dpitch, const void* src, size_t spitch, size_t width, size_t height, cudaMemcpyKind kind) {
+HC_ENTRY cudaError_t cudaMemcpy2D(void* dst, size_t dpitch, const void* src, size_t spitch,
+                                  size_t width, size_t height, cudaMemcpyKind kind) {
   HC_CONTEXT();
   if (hostcuda::PerThreadDefault()) {
-    return OnThreadStream([&](CUstream) { return cudaMemcpy2DAsync(dst, dpitch, src, spitch, width, height, kind, nullptr); });
+    return OnThreadStream([&](CUstream) {
+      return cudaMemcpy2DAsync(dst, dpitch, src, spitch, width, height, kind, nullptr);
+    });
   }
   if (kind > cudaMemcpyDefault) return Note(cudaErrorInvalidMemcpyDirection);
   if (dpitch < width || spitch < width) return Note(cudaErrorInvalidPitchValue);
@@ -261,7 +298,8 @@ HC_ENTRY cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* p, cudaStream_t 
 HC_ENTRY cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p) {
   HC_CONTEXT();
   if (p == nullptr) return Note(cudaErrorInvalidValue);
-  if (hostcuda::PerThreadDefault()) return OnThreadStream([&](CUstream) { return cudaMemcpy3DAsync(p, nullptr); });
+  if (hostcuda::PerThreadDefault())
+    return OnThreadStream([&](CUstream) { return cudaMemcpy3DAsync(p, nullptr); });
   const auto copy = Shape3D<CUDA_MEMCPY3D>(*p);
   return Note(driver.cuMemcpy3D(&copy));
 }
@@ -277,11 +315,17 @@ HC_ENTRY cudaError_t cudaMemcpy3DPeer(const cudaMemcpy3DPeerParms* p) {
   const auto copy = Shape3D<CUDA_MEMCPY3D_PEER>(*p);
   return Note(driver.cuMemcpy3DPeer(&copy));
 }
-HC_ENTRY cudaError_t cudaMemcpyBatchAsync(void* const* dsts, const void* const* srcs, const size_t* sizes, size_t count, cudaMemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs, cudaStream_t stream) {
+HC_ENTRY cudaError_t cudaMemcpyBatchAsync(void* const* dsts, const void* const* srcs,
+                                          const size_t* sizes, size_t count,
+                                          cudaMemcpyAttributes* attrs, size_t* attrsIdxs,
+                                          size_t numAttrs, cudaStream_t stream) {
   HC_CONTEXT();
   (void)attrs, (void)attrsIdxs, (void)numAttrs;
   static_assert(sizeof(CUdeviceptr) == sizeof(void*));
-  return Note(driver.cuMemcpyBatchAsync(reinterpret_cast<CUdeviceptr*>(const_cast<void**>(dsts)), reinterpret_cast<CUdeviceptr*>(const_cast<void**>(srcs)), const_cast<size_t*>(sizes), count, nullptr, nullptr, 0, Handle(stream)));
+  return Note(driver.cuMemcpyBatchAsync(reinterpret_cast<CUdeviceptr*>(const_cast<void**>(dsts)),
+                                        reinterpret_cast<CUdeviceptr*>(const_cast<void**>(srcs)),
+                                        const_cast<size_t*>(sizes), count, nullptr, nullptr, 0,
+                                        Handle(stream)));
 }
 
 // ---- symbols
@@ -305,7 +349,9 @@ namespace {
 cudaError_t SymbolAt(const void* symbol, size_t count, size_t offset, char** at) {
   CUdeviceptr address = 0;
   size_t bytes = 0;
-  if (const cudaError_t error = hostcuda::FindVariable(symbol, &address, &bytes); error != cudaSuccess) return Note(error);
+  if (const cudaError_t error = hostcuda::FindVariable(symbol, &address, &bytes);
+      error != cudaSuccess)
+    return Note(error);
   if (offset > bytes || count > bytes - offset) return Note(cudaErrorInvalidValue);
   *at = reinterpret_cast<char*>(address) + offset;
   return cudaSuccess;
@@ -313,22 +359,28 @@ cudaError_t SymbolAt(const void* symbol, size_t count, size_t offset, char** at)
 
 }  // namespace
 
-HC_ENTRY cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* src, size_t count, size_t offset, cudaMemcpyKind kind) {
+HC_ENTRY cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* src, size_t count,
+                                        size_t offset, cudaMemcpyKind kind) {
   char* at = nullptr;
   const cudaError_t error = SymbolAt(symbol, count, offset, &at);
   return error != cudaSuccess ? error : cudaMemcpy(at, src, count, kind);
 }
-HC_ENTRY cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* src, size_t count, size_t offset, cudaMemcpyKind kind, cudaStream_t stream) {
+HC_ENTRY cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* src, size_t count,
+                                             size_t offset, cudaMemcpyKind kind,
+                                             cudaStream_t stream) {
   char* at = nullptr;
   const cudaError_t error = SymbolAt(symbol, count, offset, &at);
   return error != cudaSuccess ? error : cudaMemcpyAsync(at, src, count, kind, stream);
 }
-HC_ENTRY cudaError_t cudaMemcpyFromSymbol(void* dst, const void* symbol, size_t count, size_t offset, cudaMemcpyKind kind) {
+HC_ENTRY cudaError_t cudaMemcpyFromSymbol(void* dst, const void* symbol, size_t count,
+                                          size_t offset, cudaMemcpyKind kind) {
   char* at = nullptr;
   const cudaError_t error = SymbolAt(symbol, count, offset, &at);
   return error != cudaSuccess ? error : cudaMemcpy(dst, at, count, kind);
 }
-HC_ENTRY cudaError_t cudaMemcpyFromSymbolAsync(void* dst, const void* symbol, size_t count, size_t offset, cudaMemcpyKind kind, cudaStream_t stream) {
+HC_ENTRY cudaError_t cudaMemcpyFromSymbolAsync(void* dst, const void* symbol, size_t count,
+                                               size_t offset, cudaMemcpyKind kind,
+                                               cudaStream_t stream) {
   char* at = nullptr;
   const cudaError_t error = SymbolAt(symbol, count, offset, &at);
   return error != cudaSuccess ? error : cudaMemcpyAsync(dst, at, count, kind, stream);
@@ -338,24 +390,31 @@ HC_ENTRY cudaError_t cudaMemcpyFromSymbolAsync(void* dst, const void* symbol, si
 
 HC_ENTRY cudaError_t cudaMemsetAsync(void* devPtr, int value, size_t count, cudaStream_t stream) {
   HC_CONTEXT();
-  return Note(driver.cuMemsetD8Async(Address(devPtr), static_cast<unsigned char>(value), count, Handle(stream)));
+  return Note(driver.cuMemsetD8Async(Address(devPtr), static_cast<unsigned char>(value), count,
+                                     Handle(stream)));
 }
 HC_ENTRY cudaError_t cudaMemset(void* devPtr, int value, size_t count) {
   HC_CONTEXT();
   if (hostcuda::PerThreadDefault()) return cudaMemsetAsync(devPtr, value, count, nullptr);
   return Note(driver.cuMemsetD8(Address(devPtr), static_cast<unsigned char>(value), count));
 }
-HC_ENTRY cudaError_t cudaMemset2DAsync(void* devPtr, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream) {
+HC_ENTRY cudaError_t cudaMemset2DAsync(void* devPtr, size_t pitch, int value, size_t width,
+                                       size_t height, cudaStream_t stream) {
   HC_CONTEXT();
-  return Note(driver.cuMemsetD2D8Async(Address(devPtr), pitch, static_cast<unsigned char>(value), width, height, Handle(stream)));
+  return Note(driver.cuMemsetD2D8Async(Address(devPtr), pitch, static_cast<unsigned char>(value),
+                                       width, height, Handle(stream)));
 }
-HC_ENTRY cudaError_t cudaMemset2D(void* devPtr, size_t pitch, int value, size_t width, size_t height) {
+HC_ENTRY cudaError_t cudaMemset2D(void* devPtr, size_t pitch, int value, size_t width,
+                                  size_t height) {
   return cudaMemset2DAsync(devPtr, pitch, value, width, height, nullptr);
 }
-HC_ENTRY cudaError_t cudaMemset3DAsync(cudaPitchedPtr pitchedDevPtr, int value, cudaExtent extent, cudaStream_t stream) {
+HC_ENTRY cudaError_t cudaMemset3DAsync(cudaPitchedPtr pitchedDevPtr, int value, cudaExtent extent,
+                                       cudaStream_t stream) {
   for (size_t z = 0; z < extent.depth; ++z) {
-    char* plane = static_cast<char*>(pitchedDevPtr.ptr) + z * pitchedDevPtr.pitch * pitchedDevPtr.ysize;
-    const cudaError_t error = cudaMemset2DAsync(plane, pitchedDevPtr.pitch, value, extent.width, extent.height, stream);
+    char* plane =
+        static_cast<char*>(pitchedDevPtr.ptr) + z * pitchedDevPtr.pitch * pitchedDevPtr.ysize;
+    const cudaError_t error =
+        cudaMemset2DAsync(plane, pitchedDevPtr.pitch, value, extent.width, extent.height, stream);
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
@@ -374,15 +433,18 @@ HC_ENTRY cudaError_t cudaMallocAsync(void** devPtr, size_t size, cudaStream_t hS
   CUdeviceptr address = 0;
   return Answer(driver.cuMemAllocAsync(&address, size, Handle(hStream)), address, devPtr);
 }
-HC_ENTRY cudaError_t cudaMallocFromPoolAsync(void** ptr, size_t size, cudaMemPool_t memPool, cudaStream_t stream) {
+HC_ENTRY cudaError_t cudaMallocFromPoolAsync(void** ptr, size_t size, cudaMemPool_t memPool,
+                                             cudaStream_t stream) {
   HC_CONTEXT();
   if (ptr == nullptr) return Note(cudaErrorInvalidValue);
   CUdeviceptr address = 0;
-  return Answer(driver.cuMemAllocFromPoolAsync(&address, size, memPool, Handle(stream)), address, ptr);
+  return Answer(driver.cuMemAllocFromPoolAsync(&address, size, memPool, Handle(stream)), address,
+                ptr);
 }
 HC_ENTRY cudaError_t cudaFreeAsync(void* devPtr, cudaStream_t hStream) {
   HC_CONTEXT();
-  return devPtr == nullptr ? cudaSuccess : Note(driver.cuMemFreeAsync(Address(devPtr), Handle(hStream)));
+  return devPtr == nullptr ? cudaSuccess
+                           : Note(driver.cuMemFreeAsync(Address(devPtr), Handle(hStream)));
 }
 HC_ENTRY cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* memPool, int device) {
   HC_DRIVER();
@@ -414,23 +476,29 @@ HC_ENTRY cudaError_t cudaMemPoolTrimTo(cudaMemPool_t memPool, size_t minBytesToK
   HC_DRIVER();
   return Note(driver.cuMemPoolTrimTo(memPool, minBytesToKeep));
 }
-HC_ENTRY cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t memPool, cudaMemPoolAttr attr, void* value) {
+HC_ENTRY cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t memPool, cudaMemPoolAttr attr,
+                                             void* value) {
   HC_DRIVER();
   return Note(driver.cuMemPoolSetAttribute(memPool, static_cast<CUmemPool_attribute>(attr), value));
 }
-HC_ENTRY cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t memPool, cudaMemPoolAttr attr, void* value) {
+HC_ENTRY cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t memPool, cudaMemPoolAttr attr,
+                                             void* value) {
   HC_DRIVER();
   return Note(driver.cuMemPoolGetAttribute(memPool, static_cast<CUmemPool_attribute>(attr), value));
 }
-HC_ENTRY cudaError_t cudaMemPoolSetAccess(cudaMemPool_t memPool, const cudaMemAccessDesc* descList, size_t count) {
+HC_ENTRY cudaError_t cudaMemPoolSetAccess(cudaMemPool_t memPool, const cudaMemAccessDesc* descList,
+                                          size_t count) {
   HC_DRIVER();
   static_assert(sizeof(cudaMemAccessDesc) == sizeof(CUmemAccessDesc));
-  return Note(driver.cuMemPoolSetAccess(memPool, reinterpret_cast<const CUmemAccessDesc*>(descList), count));
+  return Note(driver.cuMemPoolSetAccess(memPool, reinterpret_cast<const CUmemAccessDesc*>(descList),
+                                        count));
 }
-HC_ENTRY cudaError_t cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaMemPool_t memPool, cudaMemLocation* location) {
+HC_ENTRY cudaError_t cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaMemPool_t memPool,
+                                          cudaMemLocation* location) {
   HC_DRIVER();
   static_assert(sizeof(cudaMemLocation) == sizeof(CUmemLocation));
-  return Note(driver.cuMemPoolGetAccess(reinterpret_cast<CUmemAccess_flags*>(flags), memPool, reinterpret_cast<CUmemLocation*>(location)));
+  return Note(driver.cuMemPoolGetAccess(reinterpret_cast<CUmemAccess_flags*>(flags), memPool,
+                                        reinterpret_cast<CUmemLocation*>(location)));
 }
 
 // ---- between processes
@@ -439,7 +507,8 @@ HC_ENTRY cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* devPt
   HC_CONTEXT();
   return Note(driver.cuIpcGetMemHandle(reinterpret_cast<CUipcMemHandle*>(handle), Address(devPtr)));
 }
-HC_ENTRY cudaError_t cudaIpcOpenMemHandle(void** devPtr, cudaIpcMemHandle_t handle, unsigned int flags) {
+HC_ENTRY cudaError_t cudaIpcOpenMemHandle(void** devPtr, cudaIpcMemHandle_t handle,
+                                          unsigned int flags) {
   HC_CONTEXT();
   CUipcMemHandle own;
   static_assert(sizeof own == sizeof handle);

@@ -43,7 +43,8 @@ struct Registry {
   std::unordered_map<const void*, Variable> variables;
 };
 
-// Made by the first registration, which runs before main; never destroyed, since unregistration runs after it.
+// Made by the first registration, which runs before main; never destroyed, since unregistration
+// runs after it.
 Registry& All() {
   static Registry* const registry = new Registry;
   return *registry;
@@ -53,7 +54,8 @@ Registry& All() {
 cudaError_t Load(FatBinary* binary) {
   if (binary->library != nullptr) return cudaSuccess;
   const DriverCalls* driver = Calls();
-  return static_cast<cudaError_t>(driver->cuLibraryLoadData(&binary->library, binary->image, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  return static_cast<cudaError_t>(driver->cuLibraryLoadData(
+      &binary->library, binary->image, nullptr, nullptr, 0, nullptr, nullptr, 0));
 }
 
 }  // namespace
@@ -66,7 +68,8 @@ FatBinary* RegisterFatBinary(const void* image) {
 }
 
 void UnregisterFatBinary(FatBinary* binary) {
-  // At exit or dlclose: the host addresses may mean something else from now on. The device side stays.
+  // At exit or dlclose: the host addresses may mean something else from now on. The device side
+  // stays.
   Registry& all = All();
   std::unique_lock lock(all.mutex);
   binary->gone = true;
@@ -113,12 +116,14 @@ cudaError_t FindKernel(const void* host, CUkernel* kernel) {
     std::stable_sort(all.functions.begin(), all.functions.end(), before);
     all.sorted = all.functions.size();
   }
-  auto range = std::equal_range(all.functions.begin(), all.functions.end(), Function{host, nullptr, nullptr}, before);
+  auto range = std::equal_range(all.functions.begin(), all.functions.end(),
+                                Function{host, nullptr, nullptr}, before);
   while (range.first != range.second && std::prev(range.second)->binary->gone) --range.second;
   if (range.first == range.second) return cudaErrorInvalidDeviceFunction;
   const Function& function = *std::prev(range.second);
   if (const cudaError_t error = Load(function.binary); error != cudaSuccess) return error;
-  const CUresult found = Calls()->cuLibraryGetKernel(kernel, function.binary->library, function.name);
+  const CUresult found =
+      Calls()->cuLibraryGetKernel(kernel, function.binary->library, function.name);
   if (found == CUDA_ERROR_NOT_FOUND) return cudaErrorInvalidDeviceFunction;
   if (found != CUDA_SUCCESS) return static_cast<cudaError_t>(found);
   all.resolved[host] = *kernel;
@@ -137,7 +142,8 @@ cudaError_t FindVariable(const void* host, CUdeviceptr* address, size_t* bytes) 
     if (const cudaError_t error = Load(variable.binary); error != cudaSuccess) return error;
     // Passed in, the size helps a driver that cannot read it from a compressed image.
     size_t size = variable.bytes;
-    const CUresult result = Calls()->cuLibraryGetGlobal(&variable.address, &size, variable.binary->library, variable.name);
+    const CUresult result = Calls()->cuLibraryGetGlobal(&variable.address, &size,
+                                                        variable.binary->library, variable.name);
     if (result == CUDA_ERROR_NOT_FOUND) return cudaErrorInvalidSymbol;
     if (result != CUDA_SUCCESS) return static_cast<cudaError_t>(result);
     if (variable.managed != nullptr) *variable.managed = reinterpret_cast<void*>(variable.address);

@@ -62,7 +62,8 @@ cudaError_t SelectDevice(int device) {
   if (const cudaError_t error = UseDriver(); error != cudaSuccess) return error;
   const DriverCalls* driver = Calls();
   int count = 0;
-  if (const CUresult result = driver->cuDeviceGetCount(&count); result != CUDA_SUCCESS) return static_cast<cudaError_t>(result);
+  if (const CUresult result = driver->cuDeviceGetCount(&count); result != CUDA_SUCCESS)
+    return static_cast<cudaError_t>(result);
   if (device < 0 || device >= count || device >= kMaxDevices) return cudaErrorInvalidDevice;
   Contexts& all = All();
   CUcontext context = nullptr;
@@ -79,7 +80,8 @@ cudaError_t SelectDevice(int device) {
     }
     context = all.primary[device];
   }
-  if (const CUresult result = driver->cuCtxSetCurrent(context); result != CUDA_SUCCESS) return static_cast<cudaError_t>(result);
+  if (const CUresult result = driver->cuCtxSetCurrent(context); result != CUDA_SUCCESS)
+    return static_cast<cudaError_t>(result);
   state.device = device;
   state.bound = generation;
   return cudaSuccess;
@@ -91,7 +93,9 @@ cudaError_t CurrentDevice(int* device) {
     // The program may use the driver API in this thread; asking must not create a context.
     const DriverCalls* driver = Calls();
     CUcontext current = nullptr;
-    if (driver == nullptr || driver->cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) return cudaSuccess;
+    if (driver == nullptr || driver->cuCtxGetCurrent(&current) != CUDA_SUCCESS ||
+        current == nullptr)
+      return cudaSuccess;
   }
   CUdevice own = 0;
   if (Calls()->cuCtxGetDevice(&own) == CUDA_SUCCESS) *device = own;
@@ -101,7 +105,8 @@ cudaError_t CurrentDevice(int* device) {
 cudaError_t ResetDevice() {
   if (const cudaError_t error = UseContext(); error != cudaSuccess) return error;
   CUdevice device = 0;
-  if (const CUresult result = Calls()->cuCtxGetDevice(&device); result != CUDA_SUCCESS) return static_cast<cudaError_t>(result);
+  if (const CUresult result = Calls()->cuCtxGetDevice(&device); result != CUDA_SUCCESS)
+    return static_cast<cudaError_t>(result);
   Contexts& all = All();
   std::lock_guard<std::mutex> lock(all.mutex);
   all.primary[device] = nullptr;
@@ -122,7 +127,9 @@ cudaError_t TakeLastError() {
 
 cudaError_t PeekLastError() { return state.last; }
 
-PerThreadStreamScope::PerThreadStreamScope() : previous_(state.per_thread_default) { state.per_thread_default = true; }
+PerThreadStreamScope::PerThreadStreamScope() : previous_(state.per_thread_default) {
+  state.per_thread_default = true;
+}
 PerThreadStreamScope::~PerThreadStreamScope() { state.per_thread_default = previous_; }
 
 bool PerThreadDefault() { return state.per_thread_default; }
@@ -140,7 +147,9 @@ cudaError_t NotImplemented(const char* function) {
   static Said* const said = new Said;
   std::lock_guard<std::mutex> lock(said->mutex);
   if (said->functions.insert(function).second) {
-    fprintf(stderr, "hostcuda: libcudart.so.13: %s is not implemented; it returns cudaErrorNotSupported\n", function);
+    fprintf(stderr,
+            "hostcuda: libcudart.so.13: %s is not implemented; it returns cudaErrorNotSupported\n",
+            function);
   }
   return Note(cudaErrorNotSupported);
 }

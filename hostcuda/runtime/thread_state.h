@@ -1,7 +1,9 @@
-// What the runtime keeps for a thread: its device, its last error, and whether its context is current.
+// What the runtime keeps for a thread: its device, its last error, and whether its context is
+// current.
 //
-// As with the real runtime, a thread starts on device 0, the first call that needs a context makes the device's primary
-// context current, and a context that the program made current by the driver API is used as it is.
+// As with the real runtime, a thread starts on device 0, the first call that needs a context makes
+// the device's primary context current, and a context that the program made current by the driver
+// API is used as it is.
 #ifndef HOSTCUDA_RUNTIME_THREAD_STATE_H_
 #define HOSTCUDA_RUNTIME_THREAD_STATE_H_
 
@@ -26,7 +28,8 @@ inline cudaError_t Note(CUresult error) { return Note(static_cast<cudaError_t>(e
 cudaError_t TakeLastError();
 cudaError_t PeekLastError();
 
-/// While it lives, stream 0 of this thread means the per-thread default stream: what the _ptsz and _ptds entries do.
+/// While it lives, stream 0 of this thread means the per-thread default stream: what the _ptsz and
+/// _ptds entries do.
 class PerThreadStreamScope {
  public:
   PerThreadStreamScope();

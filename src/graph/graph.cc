@@ -18,7 +18,8 @@ namespace {
 using trace::Completeness;
 using trace::Reader;
 
-// Traces that are kept for comparison of each hash: where nodes differ from rank to rank, more would not help.
+// Traces that are kept for comparison of each hash: where nodes differ from rank to rank, more
+// would not help.
 constexpr size_t kMaxCandidates = 4;
 
 // "0-6, 9, 12-15", so that a thousand missing ranks fit a line.

@@ -89,9 +89,9 @@ enum class ChunkKind : uint32_t {
   kMemory = 8,     // count MemoryRecord
   kTiming = 9,  // count int64 nanoseconds for nodes [first, first + count) of `sequence`; one chunk
                 // an iteration
-  kMeta = 10,  // one JSON object: command line, versions, target, environment, fidelity gaps.
-               // Members of later ones replace those of earlier ones.
-  kSeal = 11,  // SealRecord: the rank ended by itself and everything is here
+  kMeta = 10,   // one JSON object: command line, versions, target, environment, fidelity gaps.
+                // Members of later ones replace those of earlier ones.
+  kSeal = 11,   // SealRecord: the rank ended by itself and everything is here
 };
 
 struct FileHeader {

@@ -1,18 +1,21 @@
 // The contract between the controller and the preloaded shims of a logical rank.
 //
-// Plain structs over a unix SOCK_SEQPACKET socket (one message a packet, file descriptors by SCM_RIGHTS) plus one
-// shared-memory arena a rank. Both sides are built from this header; kProtocolVersion is stored in every Hello and in
-// every trace, and a mismatch is refused. No dependency but libc: the shims include it.
+// Plain structs over a unix SOCK_SEQPACKET socket (one message a packet, file descriptors by
+// SCM_RIGHTS) plus one shared-memory arena a rank. Both sides are built from this header;
+// kProtocolVersion is stored in every Hello and in every trace, and a mismatch is refused. No
+// dependency but libc: the shims include it.
 //
 // Life of a rank
 //   rank -> Hello (+ fd of its arena)          controller -> Welcome | Refuse
-//   rank -> CommCreate / CommSplit             controller -> CommReady when all members have come | CommError
-//   rank -> OpPost (a group of operations, in host order, at the call)
-//           stream: [copy-out to arena] host function stores arrival word, rings the bell   (the operation is due)
+//   rank -> CommCreate / CommSplit             controller -> CommReady when all members have come |
+//   CommError rank -> OpPost (a group of operations, in host order, at the call)
+//           stream: [copy-out to arena] host function stores arrival word, rings the bell   (the
+//           operation is due)
 //   controller matches, executes on the arena, stores the release word, FUTEX_WAKEs it
 //           stream: cuStreamWaitValue32(release word, >=) [copy-in from arena]
-//   controller -> Abort (a communicator, or all): pending and later calls return ncclRemoteError / ncclSystemError
-//   rank -> Bye, or end of file: the rank is gone (the controller also learns the exit status from its parent)
+//   controller -> Abort (a communicator, or all): pending and later calls return ncclRemoteError /
+//   ncclSystemError rank -> Bye, or end of file: the rank is gone (the controller also learns the
+//   exit status from its parent)
 #ifndef PRISM_WIRE_PROTOCOL_H_
 #define PRISM_WIRE_PROTOCOL_H_
 
@@ -23,15 +26,21 @@ namespace prism::wire {
 inline constexpr uint32_t kProtocolVersion = 1;
 
 // Environment that the controller sets for every process of a job.
-inline constexpr char kEnvSocket[] = "PRISM_SOCKET";          // path of the controller's socket; absent: shims are inert
-inline constexpr char kEnvRank[] = "PRISM_RANK";              // overrides RANK, OMPI_COMM_WORLD_RANK, SLURM_PROCID
-inline constexpr char kEnvMode[] = "PRISM_MODE";              // passthrough | record | capture | emulate
-inline constexpr char kEnvRealDriver[] = "PRISM_REAL_LIBCUDA";    // absolute path of what the shims forward to
+inline constexpr char kEnvSocket[] =
+    "PRISM_SOCKET";  // path of the controller's socket; absent: shims are inert
+inline constexpr char kEnvRank[] =
+    "PRISM_RANK";  // overrides RANK, OMPI_COMM_WORLD_RANK, SLURM_PROCID
+inline constexpr char kEnvMode[] = "PRISM_MODE";  // passthrough | record | capture | emulate
+inline constexpr char kEnvRealDriver[] =
+    "PRISM_REAL_LIBCUDA";  // absolute path of what the shims forward to
 inline constexpr char kEnvRealRuntime[] = "PRISM_REAL_LIBCUDART";
-inline constexpr char kEnvRealNvml[] = "PRISM_REAL_LIBNVML";      // empty: there is none, NVML is answered by the shim
-inline constexpr char kEnvRealDevices[] = "PRISM_REAL_DEVICES";   // CUDA_VISIBLE_DEVICES of the real driver; the user's is the target's
-inline constexpr char kEnvRealNccl[] = "PRISM_REAL_LIBNCCL";      // only where the mode needs it
-inline constexpr char kEnvTraceDir[] = "PRISM_TRACE_DIR";         // where record and passthrough write without a controller
+inline constexpr char kEnvRealNvml[] =
+    "PRISM_REAL_LIBNVML";  // empty: there is none, NVML is answered by the shim
+inline constexpr char kEnvRealDevices[] =
+    "PRISM_REAL_DEVICES";  // CUDA_VISIBLE_DEVICES of the real driver; the user's is the target's
+inline constexpr char kEnvRealNccl[] = "PRISM_REAL_LIBNCCL";  // only where the mode needs it
+inline constexpr char kEnvTraceDir[] =
+    "PRISM_TRACE_DIR";  // where record and passthrough write without a controller
 
 enum class Mode : uint32_t { kPassthrough = 0, kRecord = 1, kCapture = 2, kEmulate = 3 };
 
@@ -51,7 +60,8 @@ enum class Message : uint32_t {
   kLedger = 13,
 };
 
-// Every packet starts with this. `request` pairs a question with its answer; 0 where none is awaited.
+// Every packet starts with this. `request` pairs a question with its answer; 0 where none is
+// awaited.
 struct Header {
   Message type;
   uint32_t bytes;  // of the whole packet
@@ -75,14 +85,15 @@ struct Hello {
 struct Welcome {
   Header header;
   Mode mode;
-  uint32_t devices;                // virtual ordinals this rank sees
-  uint32_t device;                 // the one it was given; -1 (UINT32_MAX) if it may choose any
-  uint32_t values;                 // HostcudaValues numbering: none, control, cpu; ignored on a real GPU
-  uint64_t device_memory_bytes;    // of the target: the ledger's limit
-  uint64_t context_bytes;          // what a context of the target takes from it
-  uint64_t exact_payload_bytes;    // payloads up to this size really move; larger ones are not copied (policy "skip")
-  char device_name[64];            // "NVIDIA H200"
-  char trace_path[512];            // file this rank writes
+  uint32_t devices;  // virtual ordinals this rank sees
+  uint32_t device;   // the one it was given; -1 (UINT32_MAX) if it may choose any
+  uint32_t values;   // HostcudaValues numbering: none, control, cpu; ignored on a real GPU
+  uint64_t device_memory_bytes;  // of the target: the ledger's limit
+  uint64_t context_bytes;        // what a context of the target takes from it
+  uint64_t exact_payload_bytes;  // payloads up to this size really move; larger ones are not copied
+                                 // (policy "skip")
+  char device_name[64];          // "NVIDIA H200"
+  char trace_path[512];          // file this rank writes
 };
 
 struct Refuse {
@@ -103,7 +114,8 @@ struct CommCreate {
   uint32_t reserved;
 };
 
-// Split (color < 0: takes part, gets none), and shrink (kCommShrink) as a split whose excluded ranks do not call.
+// Split (color < 0: takes part, gets none), and shrink (kCommShrink) as a split whose excluded
+// ranks do not call.
 struct CommSplit {
   Header header;
   uint32_t parent;
@@ -112,7 +124,8 @@ struct CommSplit {
   uint32_t split_index;  // how many splits of this parent came before, on this rank
   uint32_t flags;
   uint32_t call_site;
-  uint32_t parent_rank;  // of the calling member; matters where one process holds several members of the parent
+  uint32_t parent_rank;  // of the calling member; matters where one process holds several members
+                         // of the parent
   uint32_t excluded;     // kCommShrink: number of ranks of the parent that do not call
   // uint32_t excluded_ranks[excluded] follows
 };
@@ -159,36 +172,41 @@ enum class Op : uint32_t {
 inline constexpr uint32_t kOpCount = 10;
 
 enum OpFlags : uint32_t {
-  kOpPayload = 1,   // input was copied to the arena, output is awaited there
+  kOpPayload = 1,  // input was copied to the arena, output is awaited there
   kOpInPlace = 2,
 };
 
-inline constexpr uint32_t kRedOpPreMulSum = 100;  // scalar in OpRecord::scalar_bits, of the operation's type
+inline constexpr uint32_t kRedOpPreMulSum =
+    100;  // scalar in OpRecord::scalar_bits, of the operation's type
 
 struct OpRecord {
   uint32_t comm;
   Op op;
-  uint32_t dtype;        // ncclDataType_t
-  uint32_t reduction;    // ncclRedOp_t, or kRedOpPreMulSum
-  int32_t peer;          // root, or peer of send/receive; -1 where there is none
+  uint32_t dtype;      // ncclDataType_t
+  uint32_t reduction;  // ncclRedOp_t, or kRedOpPreMulSum
+  int32_t peer;        // root, or peer of send/receive; -1 where there is none
   uint32_t flags;
-  uint64_t count;        // as passed to NCCL
-  uint64_t sequence;     // collectives: n-th of this communicator; send/receive: n-th to or from this peer
+  uint64_t count;  // as passed to NCCL
+  uint64_t
+      sequence;  // collectives: n-th of this communicator; send/receive: n-th to or from this peer
   uint64_t scalar_bits;
   uint64_t in_offset, in_bytes;    // in the rank's arena; valid with kOpPayload
   uint64_t out_offset, out_bytes;  // in_bytes/out_bytes are always the true payload sizes
   uint32_t call_site;
-  uint32_t stream;       // trace's stream number
-  uint32_t comm_rank;    // of the calling member; matters where one process holds several members (ncclCommInitAll)
+  uint32_t stream;     // trace's stream number
+  uint32_t comm_rank;  // of the calling member; matters where one process holds several members
+                       // (ncclCommInitAll)
   uint32_t reserved;
 };
 
-// A group (ncclGroupStart..End, or one call) is one unit of arrival and release: its operations progress together.
+// A group (ncclGroupStart..End, or one call) is one unit of arrival and release: its operations
+// progress together.
 struct OpPost {
   Header header;
   uint32_t operations;
   uint32_t arrival_word, arrival_value;  // due when int32(word - value) >= 0
-  uint32_t release_word, release_value;  // stored by the controller when all operations are complete for this rank
+  uint32_t release_word,
+      release_value;  // stored by the controller when all operations are complete for this rank
   uint32_t reserved;
   // OpRecord records[operations] follows
 };
@@ -197,7 +215,8 @@ struct CallSite {
   Header header;
   uint32_t id;  // per rank
   uint32_t text_bytes;
-  // char text[text_bytes] follows: innermost user frames, "file.py:12 in train_step", innermost first, joined by " < "
+  // char text[text_bytes] follows: innermost user frames, "file.py:12 in train_step", innermost
+  // first, joined by " < "
 };
 
 struct Abort {
@@ -210,7 +229,8 @@ struct Abort {
 // Sent at every new peak of more than 1 % and at exit.
 struct Ledger {
   Header header;
-  uint64_t allocated_bytes, peak_bytes, failed_bytes;  // failed: size of the allocation that did not fit, else 0
+  uint64_t allocated_bytes, peak_bytes,
+      failed_bytes;  // failed: size of the allocation that did not fit, else 0
   uint32_t device;
   uint32_t allocations;
 };
@@ -221,13 +241,15 @@ struct Bye {
   uint32_t reserved;
 };
 
-// The arena: one memfd a rank, created by the rank, mapped by the controller, sparse (only touched pages exist).
-// [0, kControlBytes) 32-bit words; the rest payload slots, handed out by the rank.
-inline constexpr uint64_t kArenaBytes = uint64_t{1} << 36;  // virtual: 1,024 ranks fit the address space
+// The arena: one memfd a rank, created by the rank, mapped by the controller, sparse (only touched
+// pages exist). [0, kControlBytes) 32-bit words; the rest payload slots, handed out by the rank.
+inline constexpr uint64_t kArenaBytes = uint64_t{1}
+                                        << 36;  // virtual: 1,024 ranks fit the address space
 inline constexpr uint64_t kControlBytes = 64 * 1024;
 inline constexpr uint32_t kControlWords = kControlBytes / 4;
-// Word 0 of the rank's control page: bumped and FUTEX_WAKEd by the rank's host functions after every arrival.
-// The controller waits on all ranks' bells with FUTEX_WAITV (or polls where the kernel has none).
+// Word 0 of the rank's control page: bumped and FUTEX_WAKEd by the rank's host functions after
+// every arrival. The controller waits on all ranks' bells with FUTEX_WAITV (or polls where the
+// kernel has none).
 inline constexpr uint32_t kBellWord = 0;
 inline constexpr uint32_t kFirstFreeWord = 16;
 

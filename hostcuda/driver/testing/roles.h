@@ -1,9 +1,11 @@
-// Tests with several processes: a test starts this same binary again in a role and talks to it by a pipe.
+// Tests with several processes: a test starts this same binary again in a role and talks to it by a
+// pipe.
 //
-//   Role peer("open_memory", &handle, sizeof handle);   // runs RegisterRole's function in a fresh process
-//   EXPECT_EQ(peer.Wait(), 0);
+//   Role peer("open_memory", &handle, sizeof handle);   // runs RegisterRole's function in a fresh
+//   process EXPECT_EQ(peer.Wait(), 0);
 //
-// The binary's main calls RunRole first. All processes of a test share a session of their own (HOSTCUDA_SESSION).
+// The binary's main calls RunRole first. All processes of a test share a session of their own
+// (HOSTCUDA_SESSION).
 #ifndef HOSTCUDA_DRIVER_TESTING_ROLES_H_
 #define HOSTCUDA_DRIVER_TESTING_ROLES_H_
 
@@ -30,7 +32,8 @@ struct RegisterRole {
   RegisterRole(const char* name, RoleFunction function) { Roles()[name] = function; }
 };
 
-/// Runs the role that the command line names and exits; else gives the process a session of its own.
+/// Runs the role that the command line names and exits; else gives the process a session of its
+/// own.
 inline void RunRole(int argc, char** argv) {
   if (argc >= 2 && strncmp(argv[1], "--role=", 7) == 0) {
     const auto role = Roles().find(argv[1] + 7);

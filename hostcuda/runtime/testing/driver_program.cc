@@ -7,13 +7,13 @@
 
 #include "hostcuda/hostcuda.h"
 
-#define CHECK(call)                                         \
-  do {                                                      \
-    const CUresult error = (call);                          \
-    if (error != CUDA_SUCCESS) {                            \
+#define CHECK(call)                                           \
+  do {                                                        \
+    const CUresult error = (call);                            \
+    if (error != CUDA_SUCCESS) {                              \
       printf("%s:%d: error %d\n", __FILE__, __LINE__, error); \
-      return 1;                                             \
-    }                                                       \
+      return 1;                                               \
+    }                                                         \
   } while (0)
 
 static const char kPtx[] =
