@@ -35,15 +35,25 @@ BARS = {"static": (0.0, 0.0), "streams": (0.002, 0.005), "values": (0.02, 0.02)}
 # Programs whose tensors' sizes follow from values: routing of tokens to experts.
 VALUE_DEPENDENT = ("moe-", "qwen3-moe-eager")
 
+# Each reason rests on the allocators' histories of both sides (--explain).
 HOST_AHEAD = (
     "on the H200 the host runs ahead of the device: a buffer that another stream used comes back only when its event has "
-    "completed; on a free clock it has at once (the H200's own repeats differ too)"
+    "completed; on a free clock it has at once. The block that makes the difference is DDP's first gradient bucket, and the "
+    "H200's own repeats differ too"
 )
 CONVOLUTIONS = "cuDNN's heuristics choose the algorithms of convolutions and with them their workspaces"
+ADDRESSES = (
+    "the requests and what is held at the peak are equal; among free blocks of one size PyTorch's allocator takes the one at the "
+    "lowest address, which decides what it splits. Segments have descending addresses here; the same history replayed with "
+    "ascending ones gives the H200's peak to the byte"
+)
 EXPLAINED = {
     "ddp-2": HOST_AHEAD,
     "gpt-ddp-2": HOST_AHEAD,
     "loader": CONVOLUTIONS,
+    "recompute": ADDRESSES,
+    "lightning": ADDRESSES,
+    "trainer": ADDRESSES,
 }
 
 
