@@ -34,7 +34,9 @@ find_path(PRISM_NCCL_INCLUDE nccl.h
   HINTS ${PRISM_CUDA_INCLUDE} ${CMAKE_SOURCE_DIR}/.deps/include DOC "Public NCCL headers" REQUIRED)
 
 add_library(prism_warnings INTERFACE)
+# -Wrestrict of GCC 12 warns about std::string's own operator+ (GCC bug 105651).
 target_compile_options(prism_warnings INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
   $<$<BOOL:${PRISM_WERROR}>:-Werror>)
 
 add_library(cuda_headers INTERFACE)
