@@ -83,7 +83,7 @@ class Demo:
         job = self.jobs / "8b"
         self.command(self.prism, "capture", "--device", "host", "--values", "none", "--target", "h200x8:2", "--job", job, "--force", "--",
                      "torchrun", "--nnodes", 2, "--nproc-per-node", 8, "examples/train_gpt.py", "--parallel", "fsdp2", "--preset", "8b",
-                     "--dtype", "bf16", "--seq", 4096, "--recompute", "--find-micro-batch")
+                     "--dtype", "bf16", "--seq", 4096, "--recompute", "--optimizer", "fused", "--micro-batch", 1, "--find-micro-batch")
         self.command(self.prism, "report", job, keep=self.from_heading("memory at the peak"))
         self.done()
 

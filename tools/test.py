@@ -4,6 +4,7 @@
 C++ tests run by CTest, program tests by pytest. Tests that need a GPU are skipped with their reason where there is none.
 """
 import argparse
+import collections
 import os
 import pathlib
 import subprocess
@@ -37,6 +38,13 @@ def count(path):
     return passed, failed, skipped, reasons
 
 
+def print_skipped(reasons):
+    """One line for each distinct reason, with how many tests it holds for."""
+    counts = collections.Counter(reason.split(": ", 1)[-1] for reason in reasons)
+    for reason, times in counts.most_common():
+        print(f"skipped {times}: {reason}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="ci")
@@ -61,10 +69,14 @@ def main():
     run("ctest", "--test-dir", build, "--output-on-failure", "-j", arguments.jobs, "--output-junit", out / "ctest.xml")
     suites.append(count(out / "ctest.xml"))
     environment = dict(os.environ, PRISM_BUILD=str(build))
-    run(python, "-m", "pytest", "-q", "-ra", "tests", f"--junitxml={out / 'pytest.xml'}", env=environment)
-    suites.append(count(out / "pytest.xml"))
-    for reason in (r for s in suites for r in s[3]):
-        print("skipped", reason)
+    # The driver reads HOSTCUDA_VALUES once a process, so the tests of true values have a process of their own.
+    for name, values, paths in (("programs", None, ("tests", "--ignore=tests/values")), ("values", "cpu", ("tests/values",))):
+        report = out / f"pytest-{name}.xml"
+        report.unlink(missing_ok=True)
+        run(python, "-m", "pytest", "-q", "-rfE", *paths, f"--junitxml={report}",
+            env=dict(environment, **({"HOSTCUDA_VALUES": values} if values else {})))
+        suites.append(count(report))
+    print_skipped([reason for suite in suites for reason in suite[3]])
     passed, failed, skipped = (sum(s[i] for s in suites) for i in range(3))
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed or not passed else 0
