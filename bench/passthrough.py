@@ -23,10 +23,11 @@ LOOP = """
 import sys, time, torch
 from torch import nn
 torch.manual_seed(0)
-layers = [nn.TransformerEncoderLayer(1024, 16, 4096, batch_first=True, dropout=0.0) for _ in range(4)]
+width, length = int(sys.argv[1]), int(sys.argv[2])
+layers = [nn.TransformerEncoderLayer(width, 16, 4 * width, batch_first=True, dropout=0.0) for _ in range(4)]
 model = nn.Sequential(*layers).cuda()
 optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
-x = torch.randn(8, 512, 1024, device="cuda")
+x = torch.randn(8, length, width, device="cuda")
 times = []
 for step in range(60):
     torch.cuda.synchronize(); start = time.perf_counter()
@@ -70,6 +71,8 @@ def main():
     parser.add_argument("--shims", type=pathlib.Path, required=True)
     parser.add_argument("--calls", type=pathlib.Path, required=True)
     parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--width", type=int, default=1024, help="of the model: 1024 is bound by the host, 4096 by the GPU")
+    parser.add_argument("--length", type=int, default=512, help="tokens a sequence")
     parser.add_argument("--out", type=pathlib.Path)
     arguments = parser.parse_args()
     if arguments.pairs < 2:
@@ -87,7 +90,7 @@ def main():
     iterations = {"without": [], "with": []}
     for pair in range(arguments.pairs):
         for kind in ("without", "with") if pair % 2 == 0 else ("with", "without"):
-            iterations[kind].append(float(run(kind, sys.executable, "-c", LOOP).split("ITERATION")[1]))
+            iterations[kind].append(float(run(kind, sys.executable, "-c", LOOP, str(arguments.width), str(arguments.length)).split("ITERATION")[1]))
     low, mean, high = interval([w / o - 1 for w, o in zip(iterations["with"], iterations["without"])])
     result = {"calls_ns": calls,
               "added_ns": {name: round(calls["with"][name] - ns, 1) for name, ns in calls["without"].items()},
