@@ -26,8 +26,8 @@ import re
 import sys
 from pathlib import Path
 
-from figures import Outcome, load_reference, read_figures
-from memory import VALUE_DEPENDENT, measure
+from figures import Outcome, load_reference
+from memory import VALUE_DEPENDENT, chosen_outcomes
 from provenance import ROOT, provenance
 
 SCHEMA = 1
@@ -171,14 +171,7 @@ def main() -> int:
         for name, repeats in load_reference().items()
         if repeats[0].records and "device_events" in repeats[0].records[0]
     }
-    if unknown := [name for name in options.programs if name not in reference]:
-        parser.error(f"no H200 figures of {', '.join(unknown)}; there are some of {', '.join(reference)}")
-    names = options.programs or list(reference)
-    if options.figures:
-        ours = {name: outcome for file in options.figures for name, outcome in read_figures(file).items()}
-        names = [name for name in names if name in ours]
-    else:
-        ours = measure(names, options.python, options.timeout)
+    names, ours = chosen_outcomes(parser, options, reference)
     rows = [compare(name, ours[name], reference[name]) for name in names if ours[name].status != "skipped"]
     result = {"schema": SCHEMA, "benchmark": "communication", **provenance(), "programs": rows}
     if options.output:

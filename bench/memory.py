@@ -174,6 +174,22 @@ def measure(names: list[str], python: Path, timeout: float) -> dict[str, Outcome
         return read_figures(file)
 
 
+def chosen_outcomes(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, reference: dict
+) -> tuple[list[str], dict[str, Outcome]]:
+    """Names of the programs to compare and our outcomes of them, from --figures or measured now. A program without a
+    reference ends the parser with an error."""
+    if unknown := [name for name in options.programs if name not in reference]:
+        parser.error(f"no H200 figures of {', '.join(unknown)}; there are some of {', '.join(reference)}")
+    names = options.programs or list(reference)
+    if options.figures:
+        ours = {name: outcome for file in options.figures for name, outcome in read_figures(file).items()}
+        names = [name for name in names if name in ours]
+    else:
+        ours = measure(names, options.python, options.timeout)
+    return names, ours
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("programs", nargs="*", help="names (default: all that have a reference)")
@@ -185,14 +201,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the JSON here, e.g. bench/results/memory.json")
     options = parser.parse_args()
     reference = load_reference()
-    if unknown := [name for name in options.programs if name not in reference]:
-        parser.error(f"no H200 figures of {', '.join(unknown)}; there are some of {', '.join(reference)}")
-    names = options.programs or list(reference)
-    if options.figures:
-        ours = {name: outcome for file in options.figures for name, outcome in read_figures(file).items()}
-        names = [name for name in names if name in ours]
-    else:
-        ours = measure(names, options.python, options.timeout)
+    names, ours = chosen_outcomes(parser, options, reference)
     rows = [compare(name, ours[name], reference[name]) for name in names if ours[name].status != "skipped"]
     result = {"schema": SCHEMA, "benchmark": "memory", **provenance(), "programs": rows}
     if options.output:
