@@ -5,8 +5,8 @@ find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
-# The programs run on machines that have none of these: abseil's archives instead of its shared objects, fmt and
-# spdlog as headers.
+# The programs run on machines that have none of these: abseil's archives instead of its shared objects (and of fmt and
+# spdlog what src/base compiles).
 get_property(prism_imported DIRECTORY PROPERTY IMPORTED_TARGETS)
 foreach(target IN LISTS prism_imported)
   if(target MATCHES "^absl::")
@@ -19,8 +19,6 @@ foreach(target IN LISTS prism_imported)
     endif()
   endif()
 endforeach()
-set_target_properties(spdlog::spdlog_header_only PROPERTIES
-  INTERFACE_LINK_LIBRARIES "Threads::Threads;fmt::fmt-header-only")
 
 if(PRISM_BUILD_TESTS)
   find_package(GTest REQUIRED)

@@ -317,15 +317,18 @@ Status Segment::Enter(const SegmentOptions& options, const std::atomic<bool>& ca
       Fail(duplicate);
       return duplicate;
     }
-    header_->ready.fetch_or(kReady);
+    // Ready only if nothing failed before: whoever sees the mark has joined, whatever a member does
+    // afterwards.
+    uint32_t undecided = 0;
+    if (!header_->ready.compare_exchange_strong(undecided, kReady)) return Failure();
     FutexWakeAll(header_->ready);
-    return Failure();
+    return {};
   }
   bool reported = false;
   for (int seconds = 1;; ++seconds) {
     const uint32_t ready = header_->ready.load(std::memory_order_acquire);
-    if (Status failure = Failure(); !failure.ok()) return failure;
     if ((ready & kReady) != 0) break;
+    if (Status failure = Failure(); !failure.ok()) return failure;
     if (cancelled.load(std::memory_order_relaxed)) {
       Status gone =
           Error(Code::kRemoteError, "%s gave up while the communicator was being initialized",
@@ -337,11 +340,12 @@ Status Segment::Enter(const SegmentOptions& options, const std::atomic<bool>& ca
     for (int rank = 0; rank < ranks_; ++rank) {
       const Member& other = members_[rank];
       if (other.joined.load(std::memory_order_acquire) != 2 || rank == rank_) continue;
-      if ((header_->ready.load(std::memory_order_acquire) & kReady) != 0) break;
       if (ranks_ > 2 * kLivenessSample &&
           (rank + seconds + rank_) % (ranks_ / kLivenessSample) != 0)
         continue;
       if (!Alive(other)) {
+        // Looked at after its end: a member of a complete communicator may leave when it likes.
+        if ((header_->ready.load(std::memory_order_acquire) & kReady) != 0) break;
         Status gone =
             Error(Code::kRemoteError, "%s ended while the communicator was being initialized",
                   NameOf(rank).c_str());
