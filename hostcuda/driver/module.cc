@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "hostcuda/driver/gpu.h"
+
 namespace hostcuda {
 namespace {
 
@@ -244,6 +246,7 @@ Kernel* Module::Find(std::string_view name) {
   auto* kernel = new Kernel;
   kernel->name = Intern(name);
   kernel->module = this;
+  if (own) kernel->max_dynamic_shared = Gpu().shared_per_block_optin;
   if (listed != names.end() && listed->second.known) {
     kernel->sizes_known = true;
     kernel->parameter_sizes = listed->second.sizes;
@@ -268,7 +271,7 @@ Module* LoadImage(const void* image, CUresult* error) {
   bool read = false;
   if (memcmp(bytes, kImageMagic, 4) == 0 &&
       strncmp(static_cast<const char*>(image), kImageMagic, sizeof kImageMagic) == 0) {
-    read = module->every_name = true;
+    read = module->every_name = module->own = true;
   } else if (magic == kFatWrapperMagic) {
     FatWrapper wrapper;
     memcpy(&wrapper, bytes, sizeof wrapper);

@@ -38,6 +38,15 @@ uint64_t MonotonicNs() {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(now.tv_nsec);
 }
 
+/// Takes the file's exclusive lock, whatever signals arrive meanwhile.
+bool LockFile(int fd) {
+  int result;
+  do {
+    result = flock(fd, LOCK_EX);
+  } while (result != 0 && errno == EINTR);
+  return result == 0;
+}
+
 bool Alive(const Member& member) {
   const int pid = member.pid.load(std::memory_order_relaxed);
   return pid != 0 && ProcessStartTime(pid) == member.start_time;
@@ -115,7 +124,7 @@ Session* Session::Join(const std::string& directory, const std::string& name, st
   const std::string path = SessionPath(directory, name);
   for (int attempt = 0;; ++attempt) {
     const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0 || flock(fd, LOCK_EX) != 0) {
+    if (fd < 0 || !LockFile(fd)) {
       *error = "cannot open the session file " + path + ": " + strerror(errno) +
                "; hostcuda needs a writable " + directory;
       if (fd >= 0) close(fd);
@@ -189,7 +198,7 @@ Session* Session::Join(const std::string& directory, const std::string& name, st
 void Session::Leave() {
   if (getpid() != pid_) return;
   // The file lock keeps a process from joining a file that is about to be removed.
-  if (flock(fd_, LOCK_EX) != 0) return;
+  if (!LockFile(fd_)) return;
   Lock();
   left_.store(true, std::memory_order_relaxed);
   Member& member = segment_->members[self_];

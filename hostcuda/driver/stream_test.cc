@@ -497,7 +497,7 @@ TEST_F(StreamTest, ObserverSeesKernelsCopiesAndSetsInOrder) {
   CUdeviceptr device = 0;
   ASSERT_EQ(cuMemAlloc(&device, 1 << 16), CUDA_SUCCESS);
   const uint32_t grid[3] = {2, 1, 1}, block[3] = {32, 1, 1};
-  ASSERT_EQ(Table()->launch_named(nullptr, "gemm_128x128", grid, block, 0), CUDA_SUCCESS);
+  ASSERT_EQ(Table()->launch_named(nullptr, "gemm_128x128", grid, block, 200 * 1024), CUDA_SUCCESS);
   int value = 7;
   ASSERT_EQ(cuMemcpyHtoD(device, &value, 4), CUDA_SUCCESS);
   ASSERT_EQ(cuMemsetD8(device, 0, 100), CUDA_SUCCESS);
