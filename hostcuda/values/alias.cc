@@ -17,10 +17,12 @@ at::Tensor AliasMap::Of(const at::Tensor& tensor) {
   } else if (tensor._is_zerotensor()) {
     alias = at::zeros(tensor.sizes(), tensor.options().device(at::kCPU));
   } else {
-    TORCH_CHECK(tensor.layout() == at::kStrided && !tensor.is_quantized() && tensor.is_cuda(),
-                "hostcuda values: a tensor of layout ", tensor.layout(), ", type ", tensor.dtype(),
-                " on ", tensor.device(),
-                " has no CPU alias; use a dense tensor, or HOSTCUDA_VALUES=none");
+    TORCH_CHECK(tensor.layout() == at::kStrided && !tensor.is_nested() && !tensor.is_quantized() &&
+                    tensor.is_cuda(),
+                "hostcuda values: a ", tensor.is_nested() ? "nested" : "sparse or quantized",
+                " tensor of type ", tensor.dtype(), " on ", tensor.device(),
+                " has no CPU alias; use a dense tensor (for nn.TransformerEncoder: "
+                "torch.backends.mha.set_fastpath_enabled(False)), or HOSTCUDA_VALUES=none");
     c10::StorageImpl* block = tensor.storage().unsafeGetStorageImpl();
     c10::Storage storage;
     for (const auto& [impl, shared] : storages_) {

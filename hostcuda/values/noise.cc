@@ -48,8 +48,8 @@ void Fill(const Invocation& call, const at::Tensor& out, const at::Generator& ge
       return;
     }
     out.normal_(0, 1, generator);
-    if (Contains(name,
-                 {"norm", "var", "std", "loss", "softmax", "sigmoid", "exp", "sqrt", "abs"}) &&
+    if (Contains(name, {"norm", "var", "std", "loss", "softmax", "sigmoid", "exp", "sqrt", "abs",
+                        "topk"}) &&
         !out.is_complex()) {
       out.copy_(at::abs(out));
     }
@@ -67,14 +67,21 @@ void Fill(const Invocation& call, const at::Tensor& out, const at::Generator& ge
   }
 }
 
+constexpr int64_t kIntegerFactor = 16;
+
 }  // namespace
+
+bool IsSmall(const at::Tensor& tensor, int64_t limit_bytes) {
+  const bool floating = tensor.is_floating_point() || tensor.is_complex();
+  return static_cast<int64_t>(tensor.nbytes()) <= limit_bytes * (floating ? 1 : kIntegerFactor);
+}
 
 int FillWithNoise(Invocation& call, int64_t limit_bytes, uint64_t seed) {
   const at::Generator generator = CpuGenerator({seed, 0});
   int filled = 0;
   const auto fill = [&](const c10::IValue& value) {
     const auto one = [&](const at::Tensor& tensor) {
-      if (!tensor.defined() || static_cast<int64_t>(tensor.nbytes()) > limit_bytes) return;
+      if (!tensor.defined() || !IsSmall(tensor, limit_bytes)) return;
       Fill(call, tensor, generator);
       ++filled;
     };

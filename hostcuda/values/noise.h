@@ -9,10 +9,14 @@
 
 namespace hostcuda::values {
 
-// Fills every fresh result and out= argument of `call` of at most `limit_bytes`; arguments changed
-// in place keep what they hold. Returns the number of tensors filled. Floats are N(0, 1) (their
-// magnitude where the operation cannot be negative), indices are spread over the dimension they
-// index, truth values say that nothing is wrong.
+// True when control mode computes with `tensor` and fills it: at most `limit_bytes`; integers and
+// truth values, which choose paths and index memory, at most 16 times that.
+bool IsSmall(const at::Tensor& tensor, int64_t limit_bytes);
+
+// Fills every small fresh result and out= argument of `call`; arguments changed in place keep what
+// they hold. Returns the number of tensors filled. Floats are N(0, 1) (their magnitude where the
+// operation cannot be negative), indices are spread over the dimension they index, truth values say
+// that nothing is wrong.
 int FillWithNoise(Invocation& call, int64_t limit_bytes, uint64_t seed);
 
 }  // namespace hostcuda::values

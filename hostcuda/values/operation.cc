@@ -89,14 +89,14 @@ void CollectDevices(const std::vector<c10::IValue>& values, std::vector<c10::Dev
   }
 }
 
-int64_t LargestBytes(const std::vector<c10::IValue>& values) {
-  int64_t largest = 0;
+bool AllSmall(const std::vector<c10::IValue>& values) {
+  bool small = true;
   for (const c10::IValue& value : values) {
     ForEachTensor(value, [&](const at::Tensor& tensor) {
-      if (tensor.is_cuda()) largest = std::max(largest, static_cast<int64_t>(tensor.nbytes()));
+      if (tensor.is_cuda() && !IsSmall(tensor, g_settings.control_bytes)) small = false;
     });
   }
-  return largest;
+  return small;
 }
 
 // The least by which a CUDA kernel advances a generator: one Philox draw of four words.
@@ -207,9 +207,7 @@ class Wrapper : public c10::OperatorKernel {
     CollectDevices(arguments, &devices);
     CollectDevices(results, &devices);
     if (devices.empty()) return;
-    const bool small =
-        !g_settings.control ||
-        std::max(LargestBytes(arguments), LargestBytes(results)) <= g_settings.control_bytes;
+    const bool small = !g_settings.control || (AllSmall(arguments) && AllSmall(results));
     bool at_once = true;
     if (devices.size() > 1) {
       for (const c10::Device& device : devices) WaitForCurrentStream(device);

@@ -164,6 +164,14 @@ def test_operation_without_a_cpu_form_is_named():
         nn.LSTM(4, 4).cuda()(torch.randn(2, 1, 4, device="cuda"))
 
 
+def test_nested_tensor_is_named():
+    layer = nn.TransformerEncoderLayer(16, 2, 16, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 1).cuda().eval()
+    padding = torch.tensor([[False, True], [False, False]], device="cuda")
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="a nested tensor .* has no CPU alias"):
+        encoder(torch.ones(2, 2, 16, device="cuda"), src_key_padding_mask=padding)
+
+
 def test_kernel_outside_every_operation_is_named(capfd):
     double = torch.cuda.jiterator._create_jit_fn("template <typename T> T twice(T x) { return x + x; }")
     with pytest.raises(RuntimeError):
@@ -219,6 +227,8 @@ def test_control_computes_what_is_small(tmp_path):
         print(all(len(set(row)) == 4 for row in experts.tolist()))
         counts = torch.bincount(experts.flatten(), minlength=64)
         print(int(counts.sum()) == 2048 and int(counts.max()) < 3 * 32)
+        routes = (torch.randn(65536, 16, device="cuda") * 2).argmax(-1)  # indices are legal above the limit too
+        print(routes.numel() * 8 > 65536, 0 <= int(routes.min()), int(routes.max()) < 16)
         print(bool(torch.isfinite(big).all()), not bool(torch.isinf(big).any()))
         parameter = torch.nn.Parameter(torch.zeros(4096, 64, device="cuda"))
         optimizer = torch.optim.SGD([parameter], lr=1.0)
