@@ -10,7 +10,7 @@ Bars, for every rank of every program:
 | what           | dense programs                                                     | shapes that depend on values |
 |----------------|--------------------------------------------------------------------|------------------------------|
 | communications | operation, type, counts, group: the same sequence                  | totals over all ranks agree  |
-| copies         | direction and bytes: the same sequence on each stream              | reported                     |
+| copies         | direction, kind of host memory, bytes: the same on each stream     | reported                     |
 | kernels        | names and grids: the same sequence on each stream, but for LIBRARY | reported                     |
 
 LIBRARY kernels belong to cuBLAS, cuDNN and NCCL: there a call is the kernels that NVIDIA's heuristics pick, here it is one
@@ -78,8 +78,8 @@ def by_stream(record: dict, wanted) -> list[list]:
 
 
 def copy_of(name: str, event: list) -> list | None:
-    """Keeps direction and bytes; whether the host's memory is page-locked hostcuda's profiler interface does not say."""
-    return [re.sub("Pinned|Pageable", "Host", name), event[2]] if name.startswith("Memcpy") else None
+    """Keeps direction, whether the host's memory is page-locked, and bytes."""
+    return [name, event[2]] if name.startswith("Memcpy") else None
 
 
 def kernel_of(name: str, event: list) -> list | None:

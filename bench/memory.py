@@ -42,18 +42,10 @@ HOST_AHEAD = (
     "H200's own repeats differ too"
 )
 CONVOLUTIONS = "cuDNN's heuristics choose the algorithms of convolutions and with them their workspaces"
-ADDRESSES = (
-    "the requests and what is held at the peak are equal; among free blocks of one size PyTorch's allocator takes the one at the "
-    "lowest address, which decides what it splits. Segments have descending addresses here; the same history replayed with "
-    "ascending ones gives the H200's peak to the byte"
-)
 EXPLAINED = {
     "ddp-2": HOST_AHEAD,
     "gpt-ddp-2": HOST_AHEAD,
     "loader": CONVOLUTIONS,
-    "recompute": ADDRESSES,
-    "lightning": ADDRESSES,
-    "trainer": ADDRESSES,
 }
 
 

@@ -90,6 +90,7 @@ CUresult Copy(const StreamRef& stream, const CopyShape& given, Direction directi
   label.type = CU_GRAPH_NODE_TYPE_MEMCPY;
   label.activity = HOSTCUDA_ACTIVITY_MEMCPY;
   label.bytes = bytes;
+  label.host_pinned = from == Place::kHost || to == Place::kHost;
   // Numbers of CUpti_ActivityMemcpyKind.
   if (from == Place::kDevice && to == Place::kDevice) {
     const bool peer = source_device != destination_device;

@@ -638,6 +638,7 @@ void Engine::Emit(const Label& label, const Stream& stream, uint64_t start_ns, u
   activity.shared_bytes = label.shared_bytes;
   activity.bytes = label.bytes;
   activity.copy_kind = label.copy_kind;
+  activity.host_pinned = label.host_pinned ? 1 : 0;
   observer(&activity);
 }
 

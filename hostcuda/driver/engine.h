@@ -67,6 +67,7 @@ struct Label {
   uint32_t grid[3] = {0, 0, 0}, block[3] = {0, 0, 0}, shared_bytes = 0;
   uint64_t bytes = 0;
   int copy_kind = 0;
+  bool host_pinned = false;
   void* handle = nullptr;  // kernels: the Kernel
   // Filled by the engine while an observer is set.
   uint64_t enqueue_start_ns = 0, enqueue_end_ns = 0;

@@ -510,6 +510,7 @@ TEST_F(StreamTest, ObserverSeesKernelsCopiesAndSetsInOrder) {
   EXPECT_EQ(activities[0].stream, 7u);
   EXPECT_EQ(activities[1].kind, HOSTCUDA_ACTIVITY_MEMCPY);
   EXPECT_EQ(activities[1].copy_kind, 1);
+  EXPECT_EQ(activities[1].host_pinned, 0);
   EXPECT_EQ(activities[1].bytes, 4u);
   EXPECT_EQ(activities[2].kind, HOSTCUDA_ACTIVITY_MEMSET);
   EXPECT_EQ(activities[3].kind, HOSTCUDA_ACTIVITY_SYNC);

@@ -264,9 +264,10 @@ void Deliver(const ActivityRecorder::Record& r, const ClockMap& clock, const Mut
                              a.copy_kind == CUPTI_ACTIVITY_MEMCPY_KIND_HTOH;
       const bool to_host = a.copy_kind == CUPTI_ACTIVITY_MEMCPY_KIND_DTOH ||
                            a.copy_kind == CUPTI_ACTIVITY_MEMCPY_KIND_HTOH;
-      m.srcKind =
-          from_host ? CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE : CUPTI_ACTIVITY_MEMORY_KIND_DEVICE;
-      m.dstKind = to_host ? CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE : CUPTI_ACTIVITY_MEMORY_KIND_DEVICE;
+      const CUpti_ActivityMemoryKind host =
+          a.host_pinned ? CUPTI_ACTIVITY_MEMORY_KIND_PINNED : CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE;
+      m.srcKind = from_host ? host : CUPTI_ACTIVITY_MEMORY_KIND_DEVICE;
+      m.dstKind = to_host ? host : CUPTI_ACTIVITY_MEMORY_KIND_DEVICE;
       m.bytes = a.bytes;
       m.start = start;
       m.end = end;

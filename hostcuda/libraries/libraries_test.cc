@@ -554,6 +554,7 @@ TEST_F(LibrariesTest, ActivitiesCarryTheCorrelationOfTheirCall) {
   copy.correlation = 102;
   copy.copy_kind = CUPTI_ACTIVITY_MEMCPY_KIND_HTOD;
   copy.bytes = 4096;
+  copy.host_pinned = 1;
   observe(&copy);
   set_now(6000);
   // As Kineto does: first off, then flush.
@@ -581,6 +582,8 @@ TEST_F(LibrariesTest, ActivitiesCarryTheCorrelationOfTheirCall) {
         ++copies;
         EXPECT_EQ(m->bytes, 4096u);
         EXPECT_EQ(m->copyKind, CUPTI_ACTIVITY_MEMCPY_KIND_HTOD);
+        EXPECT_EQ(m->srcKind, CUPTI_ACTIVITY_MEMORY_KIND_PINNED);
+        EXPECT_EQ(m->dstKind, CUPTI_ACTIVITY_MEMORY_KIND_DEVICE);
       } else if (record->kind == CUPTI_ACTIVITY_KIND_RUNTIME ||
                  record->kind == CUPTI_ACTIVITY_KIND_DRIVER) {
         // Copies: the records are packed, so their fields cannot be referenced.

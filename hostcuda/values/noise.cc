@@ -36,12 +36,23 @@ int64_t IndexRange(const Invocation& call) {
   return searched.dim() == 0 ? 1 : searched.size(dim < 0 ? dim + searched.dim() : dim);
 }
 
+// Nothing is wrong: all finite (composed of x == x and |x| != inf), none infinite, no padding or
+// ignored label, everything attended to.
+bool TruthValue(const Invocation& call) {
+  const std::string& name = call.schema().name();
+  if (name != "aten::eq" && name != "aten::ne")
+    return Contains(name, {"::all", "isfinite", "::ge", "::le"});
+  const c10::IValue &self = call.arguments[0], &other = call.arguments[1];
+  const bool with_itself =
+      other.isTensor() && self.toTensor().data_ptr() == other.toTensor().data_ptr();
+  return with_itself == (name == "aten::eq");
+}
+
 void Fill(const Invocation& call, const at::Tensor& out, const at::Generator& generator) {
   const std::string& name = call.schema().name();
   if (out.numel() == 0) return;
   if (out.scalar_type() == at::kBool) {
-    // Nothing is wrong: all finite, none infinite, everything attended to.
-    out.fill_(Contains(name, {"::all", "isfinite", "::ge", "::le"}));
+    out.fill_(TruthValue(call));
   } else if (out.is_floating_point() || out.is_complex()) {
     if (out.itemsize() == 1) {
       out.fill_(1);  // 8-bit floats have no random kernel

@@ -229,7 +229,8 @@ def test_control_computes_what_is_small(tmp_path):
         print(int(counts.sum()) == 2048 and int(counts.max()) < 3 * 32)
         routes = (torch.randn(65536, 16, device="cuda") * 2).argmax(-1)  # indices are legal above the limit too
         print(routes.numel() * 8 > 65536, 0 <= int(routes.min()), int(routes.max()) < 16)
-        print(bool(torch.isfinite(big).all()), not bool(torch.isinf(big).any()))
+        print(bool(torch.isfinite(big).all()), not bool(torch.isinf(big).any()), not bool(torch.isnan(big).any()))
+        print(bool((big != -100).all()), not bool((big == -100).any()))  # no padding, no ignored label
         parameter = torch.nn.Parameter(torch.zeros(4096, 64, device="cuda"))
         optimizer = torch.optim.SGD([parameter], lr=1.0)
         scaler = torch.amp.GradScaler("cuda", init_scale=8.0)

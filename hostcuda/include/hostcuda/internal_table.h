@@ -61,6 +61,7 @@ struct HostcudaActivity {
   uint32_t grid[3], block[3], shared_bytes;  // kernels
   uint64_t bytes;                            // copies and sets
   int copy_kind;                             // CUpti_ActivityMemcpyKind
+  int host_pinned;                           // copies: 1 where the host's memory is page-locked
 };
 typedef void (*HostcudaActivityObserver)(const struct HostcudaActivity*);
 
