@@ -36,7 +36,8 @@ struct KernelTime {
   TimeSource source;
 };
 
-/// Work of a kernel by its name, where the name says it.
+/// Work of a kernel by its name, where the name says it; `type` is a part of that name and lives as
+/// long.
 struct KernelWork {
   double flops;
   double bytes;

@@ -123,13 +123,15 @@ TEST(CommunicationCostTest, TreesWinForSmallMessagesOverManyNodes) {
 Kernel Named(const char* name) { return {name, KernelKind::kKernel, {1, 1, 1}, {128, 1, 1}, 0, 0}; }
 
 TEST(CostModelTest, ProductIsParsedFromItsName) {
-  const auto work = ParseKernelWork(Named("hostcublas_gemm_bf16_bf16_f32_tn_m4096_n1024_k512_b1"));
+  const Kernel kernel = Named("hostcublas_gemm_bf16_bf16_f32_tn_m4096_n1024_k512_b1");
+  const auto work = ParseKernelWork(kernel);
   ASSERT_TRUE(work.has_value());
   EXPECT_EQ(work->flops, 2.0 * 4096 * 1024 * 512);
   EXPECT_EQ(work->bytes, 2.0 * (4096 * 512 + 512 * 1024 + 4096 * 1024));
   EXPECT_EQ(work->type, "bf16");
-  const auto mixed =
-      ParseKernelWork(Named("hostcublasLt_matmul_e4m3xe5m2_bf16_f32_tn_m64_n32_k16_b3_epigelu"));
+  const Kernel mixed_kernel =
+      Named("hostcublasLt_matmul_e4m3xe5m2_bf16_f32_tn_m64_n32_k16_b3_epigelu");
+  const auto mixed = ParseKernelWork(mixed_kernel);
   ASSERT_TRUE(mixed.has_value());
   EXPECT_EQ(mixed->type, "e4m3");
   EXPECT_EQ(mixed->bytes, 3.0 * (64 * 16 + 16 * 32 + 2 * 64 * 32));

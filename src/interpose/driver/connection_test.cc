@@ -99,7 +99,10 @@ void Answer(int fd, const wire::CommCreate& question) {
 }
 
 // A connection's service thread uses it for as long as the process lives.
-Connection& Leaked() { return *new Connection; }
+Connection& Leaked() {
+  static auto& connections = *new std::vector<std::unique_ptr<Connection>>;
+  return *connections.emplace_back(std::make_unique<Connection>());
+}
 
 TEST(ConnectionTest, AnswersFindTheirQuestionsInAnyOrder) {
   constexpr int kQuestions = 8;

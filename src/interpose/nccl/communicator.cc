@@ -21,6 +21,7 @@ namespace {
 struct Registry {
   std::mutex mutex;
   std::unordered_map<ncclComm_t, std::shared_ptr<Communicator>> comms;
+  std::vector<ncclComm_t> retired;
 };
 Registry& GetRegistry() {
   static auto* registry = new Registry;  // never destroyed: torch tears down after us
@@ -174,9 +175,9 @@ std::shared_ptr<Communicator> Find(ncclComm_t handle) {
 void Unregister(ncclComm_t handle) {
   Registry& registry = GetRegistry();
   std::lock_guard lock(registry.mutex);
-  // The byte behind the handle is not freed, so that no later communicator gets an address that was
+  // The byte behind the handle is kept, so that no later communicator gets an address that was
   // destroyed.
-  registry.comms.erase(handle);
+  if (registry.comms.erase(handle) != 0) registry.retired.push_back(handle);
 }
 
 ncclResult_t FindReady(ncclComm_t handle, const char* function,

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <mutex>
 #include <thread>
 
 namespace prism::interpose::nccl {
@@ -234,16 +235,24 @@ ncclResult_t Launch(const CoreTable& core, const DriverCalls& driver,
       return result;
     }
   }
-  for (const Plan& plan : plans) {
-    if (!Post(core, plan)) {
+  for (auto plan = plans.begin(); plan != plans.end(); ++plan) {
+    if (!Post(core, *plan)) {
+      for (; plan != plans.end(); ++plan) GiveBack(plan->unit);
       return Error(nullptr, ncclSystemError, "the controller is gone");
     }
-    plan.unit->comm->Begin(plan.unit);
-    Trace(core, plan);
+    plan->unit->comm->Begin(plan->unit);
+    Trace(core, *plan);
   }
   // From here on an error leaves units posted and not enqueued: their communicators are broken, as
-  // after a failed launch of NCCL, and say so instead of waiting for them.
+  // after a failed launch of NCCL, and say so instead of waiting for them. Their memory stays,
+  // since the controller and enqueued host functions may still use it.
   const auto broken = [&](CUresult result) {
+    static std::mutex mutex;
+    static auto* abandoned = new std::vector<Unit*>;
+    {
+      std::lock_guard lock(mutex);
+      for (const Plan& plan : plans) abandoned->push_back(plan.unit);
+    }
     const ncclResult_t error = CudaError(driver, result, "a communication cannot be enqueued");
     for (const Plan& plan : plans) plan.operations.front()->comm->Fail(error, ThreadError());
     return error;

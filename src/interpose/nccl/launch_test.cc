@@ -242,6 +242,7 @@ TEST_F(LaunchTest, AbsentControllerIsASystemError) {
   g_controller_gone = true;
   EXPECT_EQ(Launch(core_, driver_, {AllReduce(Comm(1), kA)}), ncclSystemError);
   EXPECT_TRUE(g_log.empty());
+  EXPECT_EQ(g_words, 0);
 }
 
 TEST_F(LaunchTest, GroupsNestAndAnErrorInsideFailsTheEnd) {
