@@ -51,7 +51,7 @@ struct Rank {
   std::vector<uint32_t> comm_rank;
   std::vector<int32_t> peer;      // of each call: root or peer; -1
   std::vector<uint32_t> channel;  // of each call: index in Graph::channels; kNone for collectives
-  uint64_t channel_bytes = 0;     // modelled memory of its communicators
+  uint64_t channel_bytes = 0;     // modelled memory of its communicators when they are made
   uint32_t meta = kNone;          // index in Graph::metas
   trace::Completeness completeness = trace::Completeness::kSealed;
   /// Measured durations of each sequence's nodes where the trace has them (medians over

@@ -85,6 +85,10 @@ struct CoreTable {
   /// is known.
   bool (*memory)(uint32_t ordinal, uint64_t* total_bytes, uint64_t* free_bytes);
   void (*set_current_ordinal)(uint32_t (*current)());  // who knows it: the runtime shim
+
+  /// Takes (negative: gives back) device memory that the target's NCCL would hold and nothing here
+  /// does, of communicator `comm` (0: of none). False: it does not fit, and nothing was taken.
+  bool (*nccl_memory)(uint32_t ordinal, int64_t bytes, uint32_t comm);
 };
 
 }  // namespace prism::interpose

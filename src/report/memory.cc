@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -16,6 +17,17 @@ uint64_t Unsigned(const ordered_json& object, const char* key) {
   if (!object.is_object()) return 0;
   const auto it = object.find(key);
   return it != object.end() && it->is_number() ? it->get<uint64_t>() : 0;
+}
+
+// What the rank's shim says of NCCL's memory; the last line that does counts.
+uint64_t NcclPeakBytes(const std::string& meta) {
+  uint64_t peak = 0;
+  std::istringstream lines(meta);
+  for (std::string line; std::getline(lines, line);) {
+    const ordered_json j = ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (j.is_object() && j.contains("nccl_memory")) peak = Unsigned(j["nccl_memory"], "peak_bytes");
+  }
+  return peak;
 }
 
 }  // namespace
@@ -60,8 +72,12 @@ std::vector<RankMemory> ReadMemory(const std::string& directory, uint32_t world,
     }
   }
   if (graph != nullptr) {
+    std::vector<uint64_t> peak_of_meta;
+    for (const std::string& meta : graph->metas) peak_of_meta.push_back(NcclPeakBytes(meta));
     for (const graph::Rank& r : graph->ranks) {
-      if (r.rank < world) ranks[r.rank].nccl_bytes = r.channel_bytes;
+      if (r.rank >= world) continue;
+      const uint64_t peak = r.meta == graph::kNone ? 0 : peak_of_meta[r.meta];
+      ranks[r.rank].nccl_bytes = std::max(peak, r.channel_bytes);
     }
   }
   return ranks;

@@ -378,8 +378,9 @@ std::string Report::Text() const {
       std::replace(name.begin(), name.end(), '_', ' ');
       out += fmt::format(" {:>{}}", name, std::max<size_t>(name.size(), 11));
     }
-    out += fmt::format(" {:>11} {:>11} {:>11} {:>11} {:>11}\n", "allocated", "reserved", "context",
-                       "NCCL", "total");
+    constexpr const char* kNccl = "NCCL (modelled)";
+    out += fmt::format(" {:>11} {:>11} {:>11} {:>15} {:>11}\n", "allocated", "reserved", "context",
+                       kNccl, "total");
     for (const Row& row : sorted) {
       out += fmt::format("  {:<12}", Ranks(row.ranks));
       for (const std::string& name : owner_names) {
@@ -390,12 +391,11 @@ std::string Report::Text() const {
             it == row.memory->owners.end() ? "-" : Bytes(static_cast<double>(it->second)),
             std::max<size_t>(name.size(), 11));
       }
-      for (uint64_t bytes :
-           {row.memory->peak_allocated_bytes, row.memory->peak_reserved_bytes,
-            row.memory->context_bytes, row.memory->nccl_bytes, row.memory->total_bytes()}) {
-        out += fmt::format(" {:>11}", Bytes(static_cast<double>(bytes)));
-      }
-      out += "\n";
+      const auto bytes = [](uint64_t value) { return Bytes(static_cast<double>(value)); };
+      out += fmt::format(" {:>11} {:>11} {:>11} {:>15} {:>11}\n",
+                         bytes(row.memory->peak_allocated_bytes),
+                         bytes(row.memory->peak_reserved_bytes), bytes(row.memory->context_bytes),
+                         bytes(row.memory->nccl_bytes), bytes(row.memory->total_bytes()));
     }
   }
   size_t out_of_memory = 0;
@@ -437,6 +437,7 @@ ordered_json Report::Json() const {
     row["peak_reserved_bytes"] = m.peak_reserved_bytes;
     row["context_bytes"] = m.context_bytes;
     row["nccl_bytes"] = m.nccl_bytes;
+    row["nccl_source"] = "modelled";
     row["total_bytes"] = m.total_bytes();
     if (!m.out_of_memory.empty()) row["out_of_memory"] = m.out_of_memory;
     j["memory"].push_back(std::move(row));

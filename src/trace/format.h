@@ -161,7 +161,8 @@ struct CommRecord {
   uint32_t size;
   uint32_t rank;
   uint32_t device;
-  uint64_t channel_bytes;  // modelled device memory of NCCL for it
+  uint64_t channel_bytes;  // modelled device memory that NCCL takes when it is made; connections
+                           // are memory records of kind kModelled
   // uint32_t world_ranks[size] follows
 };
 static_assert(sizeof(CommRecord) == 24);

@@ -352,6 +352,31 @@ uint32_t Rank::CurrentOrdinal() const {
   return visible_.own == UINT32_MAX ? 0 : visible_.own;
 }
 
+bool Rank::NcclMemory(uint32_t ordinal, int64_t bytes, uint32_t comm) {
+  Ledger& device = ledger(ordinal);
+  const auto size = static_cast<uint64_t>(bytes < 0 ? -bytes : bytes);
+  if (size == 0) return true;
+  if (bytes < 0) {
+    device.Return(size);
+  } else if (!device.Reserve(size)) {
+    TellLedger(ordinal, size);
+    return false;
+  } else if (device.NewPeak()) {
+    TellLedger(ordinal, 0);
+  }
+  if (trace::Writer* writer = this->writer()) {
+    writer->Memory(trace::MemoryKind::kModelled, bytes, comm);
+  }
+  std::lock_guard lock(nccl_mutex_);
+  nccl_bytes_ += bytes;
+  if (nccl_bytes_ > nccl_peak_bytes_) {
+    nccl_peak_bytes_ = nccl_bytes_;
+    Describe("{\"nccl_memory\":{\"peak_bytes\":" + std::to_string(nccl_peak_bytes_) +
+             ",\"source\":\"modelled\"}}");
+  }
+  return true;
+}
+
 void Rank::TellLedger(uint32_t ordinal, uint64_t failed_bytes) {
   if (!connected_) return;
   const Ledger::Figures figures = ledger(ordinal).figures();

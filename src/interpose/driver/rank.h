@@ -98,6 +98,8 @@ class Rank {
   uint32_t CallSiteString(uint32_t id);
   void Gap(const char* name);
   void TellLedger(uint32_t ordinal, uint64_t failed_bytes);
+  /// Counts memory that the target's NCCL would take (see CoreTable::nccl_memory).
+  bool NcclMemory(uint32_t ordinal, int64_t bytes, uint32_t comm);
   /// Adds an object to the trace's description.
   void Describe(const std::string& json);
 
@@ -131,6 +133,9 @@ class Rank {
   std::unordered_map<std::string, uint32_t> sites_;
   std::vector<uint32_t> site_strings_;  // the writer's, by id - 1
   std::set<std::string> gaps_;
+
+  std::mutex nccl_mutex_;
+  int64_t nccl_bytes_ = 0, nccl_peak_bytes_ = 0;
 };
 
 /// Installs or removes the wrappers according to g_observe (shim.cc).

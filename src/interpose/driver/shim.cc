@@ -333,6 +333,8 @@ const CoreTable kCoreTable = {
           return ledger.limited();
         },
     .set_current_ordinal = [](uint32_t (*current)()) { Rank::Get().SetCurrentOrdinal(current); },
+    .nccl_memory = [](uint32_t ordinal, int64_t bytes,
+                      uint32_t comm) { return Rank::Get().NcclMemory(ordinal, bytes, comm); },
 };
 
 const Wrapper kAlwaysWrapped[] = {

@@ -7,6 +7,7 @@
 #include <climits>
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
 
 #include "src/interpose/nccl/launch.h"
 
@@ -139,6 +140,44 @@ void Communicator::ReleaseStreams(const CoreTable& core) {
     __atomic_store_n(word, Unit::kReleased, __ATOMIC_RELEASE);
     syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   }
+}
+
+bool Communicator::TakeMemory(const CoreTable& core, const std::vector<uint32_t>& world_ranks,
+                              uint32_t rank, uint32_t id, const DeviceMemory::Settings& settings) {
+  // Where no launcher says how many ranks share a node, they fill it.
+  uint32_t per_node = core.welcome() == nullptr ? 0 : core.welcome()->devices;
+  if (const char* text = getenv("LOCAL_WORLD_SIZE")) {
+    if (const int value = atoi(text); value > 0) per_node = static_cast<uint32_t>(value);
+  }
+  std::lock_guard lock(mutex_);
+  memory_ = std::make_unique<DeviceMemory>(world_ranks, per_node, rank, settings);
+  const uint64_t bytes = memory_->communicator_bytes();
+  if (!core.nccl_memory(device_, static_cast<int64_t>(bytes), id)) return false;
+  memory_bytes_ = bytes;
+  return true;
+}
+
+bool Communicator::TakeMemory(const CoreTable& core, wire::Op op, int peer) {
+  std::lock_guard lock(mutex_);
+  if (memory_ == nullptr) return true;
+  const uint64_t bytes = memory_->Connect(op, peer);
+  if (bytes == 0) return true;
+  if (!core.nccl_memory(device_, static_cast<int64_t>(bytes), id_)) return false;
+  memory_bytes_ += bytes;
+  return true;
+}
+
+void Communicator::GiveMemory(const CoreTable& core) {
+  std::lock_guard lock(mutex_);
+  memory_.reset();
+  if (memory_bytes_ == 0) return;
+  core.nccl_memory(device_, -static_cast<int64_t>(memory_bytes_), id_);
+  memory_bytes_ = 0;
+}
+
+uint64_t Communicator::memory_bytes() const {
+  std::lock_guard lock(mutex_);
+  return memory_bytes_;
 }
 
 std::string& ThreadError() {

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "src/interpose/core_table.h"
+#include "src/interpose/nccl/device_memory.h"
 #include "src/wire/protocol.h"
 
 namespace prism::interpose::nccl {
@@ -74,6 +75,14 @@ class Communicator {
   /// would.
   void ReleaseStreams(const CoreTable& core);
 
+  /// Takes the memory that NCCL takes when a communicator is made, and what an operation's
+  /// connections add. False: the device has not that much.
+  bool TakeMemory(const CoreTable& core, const std::vector<uint32_t>& world_ranks, uint32_t rank,
+                  uint32_t id, const DeviceMemory::Settings& settings);
+  bool TakeMemory(const CoreTable& core, wire::Op op, int peer);
+  void GiveMemory(const CoreTable& core);
+  uint64_t memory_bytes() const;
+
  private:
   int size_, rank_;
   const uint32_t device_;
@@ -89,6 +98,8 @@ class Communicator {
   std::unordered_map<int, uint64_t> sends_, receives_;
   std::vector<ReductionOperator> operators_;
   std::set<Unit*> units_;
+  std::unique_ptr<DeviceMemory> memory_;
+  uint64_t memory_bytes_ = 0;
 };
 
 /// The calling thread's last error, for handles that do not exist.

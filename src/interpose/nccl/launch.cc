@@ -215,6 +215,15 @@ ncclResult_t Launch(const CoreTable& core, const DriverCalls& driver,
                    "without it, or run this part without graphs");
     }
   }
+  // NCCL connects the peers of a group before it launches any of it.
+  for (const Operation& operation : operations) {
+    if (operation.comm->TakeMemory(core, operation.record.op, operation.record.peer)) continue;
+    const ncclResult_t error =
+        Error(operation.comm.get(), ncclUnhandledCudaError,
+              "Cuda failure 2 'out of memory': the buffers of a connection (modelled) do not fit");
+    for (const Operation& other : operations) other.comm->Fail(error, ThreadError());
+    return error;
+  }
   const uint32_t call_site = core.call_site();
   for (Operation& operation : operations) {
     wire::OpRecord& record = operation.record;

@@ -27,6 +27,13 @@ int g_slots = 0, g_words = 0, g_rings = 0;
 bool g_capturing = false, g_controller_gone = false;
 uint32_t g_word_memory[4096];
 wire::Welcome g_welcome{};
+int64_t g_memory_left = INT64_MAX;
+struct Taken {
+  uint32_t device;
+  int64_t bytes;
+  uint32_t comm;
+};
+std::vector<Taken> g_memory;
 
 const CUstream kA = reinterpret_cast<CUstream>(0x100), kB = reinterpret_cast<CUstream>(0x200);
 std::string Name(CUstream stream) { return stream == kA ? "A" : "B"; }
@@ -83,6 +90,12 @@ CoreTable Core() {
   core.stream_number = [](CUstream) { return 7u; };
   core.call_site = [] { return 3u; };
   core.gap = [](const char*) {};
+  core.nccl_memory = [](uint32_t device, int64_t bytes, uint32_t comm) {
+    if (g_memory_left < bytes) return false;
+    g_memory_left -= bytes;
+    g_memory.push_back({device, bytes, comm});
+    return true;
+  };
   core.request = [](wire::Header* packet, void*, size_t) -> int64_t {
     if (g_controller_gone) return -1;
     wire::OpPost post;
@@ -125,6 +138,8 @@ class LaunchTest : public ::testing::Test {
     g_fail_at = -1;
     g_capturing = g_controller_gone = false;
     g_slots = g_words = g_rings = 0;
+    g_memory.clear();
+    g_memory_left = INT64_MAX;
     g_welcome.exact_payload_bytes = UINT64_MAX;
   }
 
@@ -180,6 +195,33 @@ TEST_F(LaunchTest, LargePayloadIsNotCopied) {
   EXPECT_EQ(g_records[0].flags & wire::kOpPayload, 0u);
   EXPECT_EQ(g_records[0].in_bytes, 64u);  // the true size all the same
   RunHostFunctions();
+}
+
+TEST_F(LaunchTest, FirstOperationTakesTheMemoryOfItsConnectionsAndTheEndGivesItBack) {
+  const auto comm = Comm(5);
+  ASSERT_TRUE(comm->TakeMemory(core_, {0, 1}, 0, 5, {}));
+  const int64_t made = g_memory[0].bytes;
+  EXPECT_EQ(made, static_cast<int64_t>(comm->memory_bytes()));
+  ASSERT_EQ(Launch(core_, driver_, {AllReduce(comm, kA)}), ncclSuccess);
+  ASSERT_EQ(g_memory.size(), 2u);
+  EXPECT_EQ(g_memory[1].bytes, int64_t{24 * 12} << 20);
+  EXPECT_EQ(g_memory[1].comm, 5u);
+  ASSERT_EQ(Launch(core_, driver_, {AllReduce(comm, kA)}), ncclSuccess);
+  EXPECT_EQ(g_memory.size(), 2u);
+  RunHostFunctions();
+  comm->GiveMemory(core_);
+  EXPECT_EQ(g_memory.back().bytes, -made - (int64_t{24 * 12} << 20));
+  EXPECT_EQ(comm->memory_bytes(), 0u);
+}
+
+TEST_F(LaunchTest, ConnectionsThatDoNotFitFailTheGroupBeforeItIsPosted) {
+  const auto comm = Comm(5);
+  ASSERT_TRUE(comm->TakeMemory(core_, {0, 1}, 0, 5, {}));
+  g_memory_left = (int64_t{24 * 12} << 20) - 1;
+  EXPECT_EQ(Launch(core_, driver_, {AllReduce(comm, kA)}), ncclUnhandledCudaError);
+  EXPECT_THAT(ThreadError(), ::testing::HasSubstr("out of memory"));
+  EXPECT_TRUE(g_posts.empty());
+  EXPECT_EQ(comm->state(), ncclUnhandledCudaError);
 }
 
 TEST_F(LaunchTest, AllCommunicatorsOfAGroupArriveBeforeOneStalls) {

@@ -452,9 +452,49 @@ bool BlockingByEnvironment() {
   return value == nullptr || strcmp(value, "0") != 0;
 }
 
+DeviceMemory::Settings MemorySettings(const ncclConfig_t* config) {
+  auto settings = DeviceMemory::Settings::FromEnvironment();
+  if (config == nullptr || config->size < offsetof(ncclConfig_t, netName)) return settings;
+  if (config->minCTAs != NCCL_CONFIG_UNDEF_INT && config->minCTAs > 0) {
+    settings.min_channels = std::min(config->minCTAs, 64);
+  }
+  if (config->maxCTAs != NCCL_CONFIG_UNDEF_INT && config->maxCTAs > 0) {
+    settings.max_channels = std::min(config->maxCTAs, 64);
+  }
+  return settings;
+}
+
+/// Takes what NCCL takes for a new communicator, and with a device's first one for its kernels.
+bool TakeMemory(const Emulation& emulation, Communicator& comm, const wire::CommReady& ready,
+                const std::vector<uint32_t>& world_ranks, const DeviceMemory::Settings& settings,
+                uint64_t* bytes) {
+  static std::mutex mutex;
+  static auto* with_kernels = new std::set<uint32_t>;
+  {
+    std::lock_guard lock(mutex);
+    if (with_kernels->count(comm.device()) == 0) {
+      if (!emulation.core->nccl_memory(comm.device(), int64_t{DeviceMemory::kKernelBytes}, 0)) {
+        return false;
+      }
+      with_kernels->insert(comm.device());
+    }
+  }
+  const char* nvls = getenv("NCCL_NVLS_ENABLE");
+  if (world_ranks.size() > 2 && (nvls == nullptr || strcmp(nvls, "0") != 0)) {
+    emulation.core->gap(
+        "device memory of NVLink SHARP (NCCL_NVLS_ENABLE is not 0) is not modelled");
+  }
+  if (!comm.TakeMemory(*emulation.core, world_ranks, ready.rank, ready.comm, settings)) {
+    return false;
+  }
+  *bytes = comm.memory_bytes();
+  return true;
+}
+
 /// Sends `packet`, waits for the communicator that answers it, and makes `comm` ready, or says why
 /// not.
-ncclResult_t Rendezvous(const Emulation& emulation, Communicator& comm, wire::Header* packet) {
+ncclResult_t Rendezvous(const Emulation& emulation, Communicator& comm, wire::Header* packet,
+                        const DeviceMemory::Settings& settings) {
   std::vector<char> reply(wire::kMaxPacketBytes);
   const int64_t size = emulation.core->request(packet, reply.data(), reply.size());
   wire::Header header{};
@@ -475,7 +515,16 @@ ncclResult_t Rendezvous(const Emulation& emulation, Communicator& comm, wire::He
       record.size = ready.size;
       record.rank = ready.rank;
       record.device = comm.device();
+      const bool fits = TakeMemory(emulation, comm, ready, ranks, settings, &record.channel_bytes);
       emulation.core->trace_communicator(&record, ranks.data(), comm.blocking());
+      if (!fits) {
+        const ncclResult_t error =
+            Error(&comm, ncclUnhandledCudaError,
+                  "Cuda failure 2 'out of memory': a communicator's own memory (modelled) does "
+                  "not fit");
+        comm.Fail(error, ThreadError());
+        return error;
+      }
     }
     comm.Ready(ready.comm, std::move(ranks), ready.rank);
     return ncclSuccess;
@@ -497,9 +546,10 @@ ncclResult_t Rendezvous(const Emulation& emulation, Communicator& comm, wire::He
 /// Runs a rendezvous: here, at the end of the group, or in the background for a non-blocking
 /// communicator.
 ncclResult_t Start(const Emulation& emulation, std::shared_ptr<Communicator> comm,
-                   std::vector<char> packet) {
-  auto work = [&emulation, comm, packet = std::move(packet)]() mutable {
-    return Rendezvous(emulation, *comm, reinterpret_cast<wire::Header*>(packet.data()));
+                   std::vector<char> packet, const ncclConfig_t* config) {
+  auto work = [&emulation, comm, packet = std::move(packet),
+               settings = MemorySettings(config)]() mutable {
+    return Rendezvous(emulation, *comm, reinterpret_cast<wire::Header*>(packet.data()), settings);
   };
   if (comm->blocking()) return Group::OfThread().AddBlocking(std::move(work));
   if (!StartThread([work = std::move(work)]() mutable { work(); })) {
@@ -527,7 +577,6 @@ ncclResult_t InitRank(const Emulation& emulation, const char* function, ncclComm
           CheckConfig(function, config, BlockingByEnvironment(), &blocking)) {
     return group.Failed(error);
   }
-  emulation.core->gap("device memory that NCCL takes for itself is not counted");
   auto comm = std::make_shared<Communicator>(size, rank, device, blocking);
   wire::CommCreate create{};
   create.header = {wire::Message::kCommCreate, sizeof create, 0};
@@ -540,7 +589,7 @@ ncclResult_t InitRank(const Emulation& emulation, const char* function, ncclComm
   std::vector<char> packet(sizeof create);
   memcpy(packet.data(), &create, sizeof create);
   *handle = Register(comm);
-  const ncclResult_t result = Start(emulation, comm, std::move(packet));
+  const ncclResult_t result = Start(emulation, comm, std::move(packet), config);
   if (result != ncclSuccess && result != ncclInProgress) {
     Unregister(*handle);
     *handle = nullptr;
@@ -679,7 +728,7 @@ ncclResult_t Derive(const Emulation& emulation, const char* function, ncclComm_t
       std::make_shared<Communicator>(parent->size(), parent->rank(), parent->device(), blocking);
   // Without a colour the rank takes part and gets none.
   if (color != NCCL_SPLIT_NOCOLOR) *handle = Register(comm);
-  const ncclResult_t result = Start(emulation, comm, std::move(packet));
+  const ncclResult_t result = Start(emulation, comm, std::move(packet), config);
   if (result != ncclSuccess && result != ncclInProgress && *handle != nullptr) {
     Unregister(*handle);
     *handle = nullptr;
@@ -767,6 +816,7 @@ ncclResult_t CommDestroy(Route real, ncclComm_t handle) {
   }
   comm->WaitIdle();
   TellClosed(*emulation, *comm, wire::CloseKind::kDestroy);
+  comm->GiveMemory(*emulation->core);
   Unregister(handle);
   return ncclSuccess;
 }
@@ -785,6 +835,7 @@ ncclResult_t CommAbort(Route real, ncclComm_t handle) {
   }
   TellClosed(*emulation, *comm, wire::CloseKind::kAbort);
   comm->ReleaseStreams(*emulation->core);
+  comm->GiveMemory(*emulation->core);
   Unregister(handle);
   return ncclSuccess;
 }
