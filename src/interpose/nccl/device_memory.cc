@@ -69,7 +69,7 @@ DeviceMemory::DeviceMemory(const std::vector<uint32_t>& world_ranks, uint32_t ra
     : settings_(settings), rank_(static_cast<int>(rank)) {
   std::map<uint32_t, int> members;
   for (const uint32_t world_rank : world_ranks) {
-    node_of_.push_back(world_rank / std::max(1u, ranks_per_node));
+    node_of_.push_back(ranks_per_node == 0 ? 0 : world_rank / ranks_per_node);
     ++members[node_of_.back()];
   }
   const int size = static_cast<int>(world_ranks.size());

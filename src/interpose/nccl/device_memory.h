@@ -43,7 +43,7 @@ class DeviceMemory {
     static Settings FromEnvironment();
   };
 
-  /// `world_ranks` of the members, of which `rank` is this one.
+  /// `world_ranks` of the members, of which `rank` is this one; ranks_per_node 0: one node.
   DeviceMemory(const std::vector<uint32_t>& world_ranks, uint32_t ranks_per_node, uint32_t rank,
                const Settings& settings);
 

@@ -141,6 +141,7 @@ class LaunchTest : public ::testing::Test {
     g_memory.clear();
     g_memory_left = INT64_MAX;
     g_welcome.exact_payload_bytes = UINT64_MAX;
+    g_welcome.devices = 8;
   }
 
   static std::shared_ptr<Communicator> Comm(uint32_t id) {
