@@ -56,10 +56,6 @@ struct IpcHandle {
 static_assert(sizeof(IpcHandle) <= sizeof(CUipcMemHandle) &&
               sizeof(IpcHandle) <= sizeof(CUipcEventHandle));
 
-// Where device allocations are looked for: far from where Linux, its loader and the sanitizers put
-// things.
-constexpr uintptr_t kEndAddress = kFirstDeviceAddress + (uintptr_t{48} << 40);
-
 uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
 /// Reserves `bytes` of address space aligned to `alignment`; 0 where there is none.
@@ -119,41 +115,26 @@ uint64_t DeviceMemory::TakeOffset(uint64_t bytes) {
   return offset;
 }
 
-uintptr_t DeviceMemory::ReserveLowest(uint64_t bytes) {
-  const uint64_t room = RoundUp(bytes, kPageBytes);
-  uintptr_t candidate = lowest_free_;
-  while (candidate + room <= kEndAddress) {
-    void* const wanted = reinterpret_cast<void*>(candidate);
+uintptr_t DeviceMemory::ReserveInOrder(uint64_t bytes) {
+  if (const uintptr_t base = addresses_.Take(bytes)) {
+    void* const wanted = reinterpret_cast<void*>(base);
     void* const got =
         mmap(wanted, bytes, PROT_NONE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-    if (got == wanted) {
-      if (candidate == lowest_free_) lowest_free_ += room;
-      return candidate;
-    }
-    if (got != MAP_FAILED) {  // taken for a hint, by a sanitizer that wants the place for itself
-      munmap(got, bytes);
-      break;
-    }
-    if (errno != EEXIST) break;
-    // Go past the last allocation that is in the way; what lies before it is too small.
-    uintptr_t end = candidate + kPageBytes;
-    const auto after = ranges_.lower_bound(candidate + room);
-    if (after != ranges_.begin()) {
-      const MemoryRange& last = std::prev(after)->second;
-      end = std::max(end, RoundUp(last.mapped_base + last.mapped_bytes, kPageBytes));
-    }
-    candidate = end;
+    if (got == wanted) return base;
+    // Somebody else is there, or a sanitizer takes the address for a hint: it stays taken.
+    if (got != MAP_FAILED) munmap(got, bytes);
   }
   return ReserveAligned(bytes, kPageBytes);
 }
 
 uintptr_t DeviceMemory::MapFresh(uint64_t bytes, uint64_t* offset) {
-  const uintptr_t base = ReserveLowest(bytes);
+  const uintptr_t base = ReserveInOrder(bytes);
   if (base == 0) return 0;
   *offset = TakeOffset(bytes);
   if (MapFile(base, bytes, PROT_READ | PROT_WRITE, fd_, *offset)) return base;
   munmap(reinterpret_cast<void*>(base), bytes);
+  addresses_.GiveBack(base);
   return 0;
 }
 
@@ -282,7 +263,7 @@ void DeviceMemory::Drop(std::map<uintptr_t, MemoryRange>::iterator at) {
   }
   if (range.mapped_bytes != 0) {
     munmap(reinterpret_cast<void*>(range.mapped_base), range.mapped_bytes);
-    lowest_free_ = std::min(lowest_free_, range.mapped_base);
+    addresses_.GiveBack(range.mapped_base);
     ReleasePages(range.fd, range.offset, range.mapped_bytes);
     Driver::Get()->Discharge(range.device, range.mapped_bytes);
     return;
@@ -305,7 +286,7 @@ void DeviceMemory::Drop(std::map<uintptr_t, MemoryRange>::iterator at) {
   page.holes[start] = length;
   if (length != kPageBytes) return;
   munmap(reinterpret_cast<void*>(page.base), kPageBytes);
-  lowest_free_ = std::min(lowest_free_, page.base);
+  addresses_.GiveBack(page.base);
   ReleasePages(fd_, page.offset, kPageBytes);
   Driver::Get()->Discharge(page.device, kPageBytes);
   pages_.erase(found);

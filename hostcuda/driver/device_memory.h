@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "hostcuda/driver/device_addresses.h"
 #include "hostcuda/driver/options.h"
 
 namespace hostcuda {
@@ -30,7 +31,6 @@ namespace hostcuda {
 class Context;
 
 inline constexpr uint64_t kPageBytes = 2u << 20;
-inline constexpr uintptr_t kFirstDeviceAddress = uintptr_t{32} << 40;
 
 enum class MemoryKind { kDevice, kManaged, kPinned, kRegistered, kMapped, kImported };
 
@@ -143,10 +143,7 @@ class DeviceMemory {
   DeviceMemory() = default;
   // With mutex_ held.
   uintptr_t MapFresh(uint64_t bytes, uint64_t* offset);
-  /// Reserves the lowest free addresses that have room, as a GPU's driver does: a caching allocator
-  /// chooses among free blocks of one size by address, and what it splits, and with it PyTorch's
-  /// peak, depends on the choice.
-  uintptr_t ReserveLowest(uint64_t bytes);
+  uintptr_t ReserveInOrder(uint64_t bytes);
   CUresult AllocateSmall(Context* context, uint64_t bytes, MemoryKind kind, uintptr_t* address);
   void Drop(std::map<uintptr_t, MemoryRange>::iterator range);
   void DropReference(Physical* physical);
@@ -157,7 +154,7 @@ class DeviceMemory {
   mutable std::shared_mutex mutex_;
   int fd_ = -1;
   uint64_t next_offset_ = 0;
-  uintptr_t lowest_free_ = kFirstDeviceAddress;  // nothing below it is free
+  DeviceAddresses addresses_;
   uint64_t next_id_ = 1;
   uint32_t next_record_ = 1;
   std::map<uintptr_t, MemoryRange> ranges_;

@@ -90,22 +90,6 @@ TEST_F(MemoryTest, SmallAllocationsShareAPage) {
   EXPECT_EQ(Free(), before);
 }
 
-TEST_F(MemoryTest, AddressesAscendAndTheLowestHoleIsTakenFirst) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer lets no one choose addresses";
-#endif
-  const CUdeviceptr first = Allocate(20 * kMiB), second = Allocate(64 * kMiB),
-                    third = Allocate(20 * kMiB);
-  EXPECT_LT(first, second);
-  EXPECT_LT(second, third);
-  ASSERT_EQ(cuMemFree(first), CUDA_SUCCESS);
-  const CUdeviceptr too_large = Allocate(22 * kMiB), fits = Allocate(20 * kMiB);
-  EXPECT_GT(too_large, third);
-  EXPECT_EQ(fits, first);
-  for (CUdeviceptr pointer : {second, third, too_large, fits})
-    ASSERT_EQ(cuMemFree(pointer), CUDA_SUCCESS);
-}
-
 TEST_F(MemoryTest, UntouchedMemoryCostsNothing) {
   const size_t before = ResidentBytes();
   const CUdeviceptr pointer = Allocate(100 * kGiB);

@@ -20,7 +20,6 @@ from run_matrix import page, run  # noqa: E402
 
 # What does not yet come out as on the H200, and what is known of it: docs/STATUS.md lists them too.
 KNOWN_MISSES = {
-    "profiled": "peak 0.75 % below the H200's: blocks are reused in another order of addresses",
     "qwen3-moe-eager": "routing depends on values: reserved 2.2 % above the H200's",
     "qwen3-8b": "one launch of a library's radix sort is missing",
 }
