@@ -70,10 +70,12 @@ def main():
     suites.append(count(out / "ctest.xml"))
     environment = dict(os.environ, PRISM_BUILD=str(build))
     # The driver reads HOSTCUDA_VALUES once a process, so the tests of true values have a process of their own.
-    for name, values, paths in (("programs", None, ("tests", "--ignore=tests/values")), ("values", "cpu", ("tests/values",))):
+    # A file of programs stays in one process: its jobs have several ranks each, and the matrix is written as a whole.
+    for name, values, distribution, paths in (("programs", None, "loadfile", ("tests", "--ignore=tests/values")),
+                                              ("values", "cpu", "load", ("tests/values",))):
         report = out / f"pytest-{name}.xml"
         report.unlink(missing_ok=True)
-        run(python, "-m", "pytest", "-q", "-rfE", *paths, f"--junitxml={report}",
+        run(python, "-m", "pytest", "-q", "-rfE", "-n", arguments.jobs, "--dist", distribution, *paths, f"--junitxml={report}",
             env=dict(environment, **({"HOSTCUDA_VALUES": values} if values else {})))
         suites.append(count(report))
     print_skipped([reason for suite in suites for reason in suite[3]])
