@@ -77,6 +77,8 @@ def main() -> None:
     weight = torch.zeros(FEATURES, device=device)
     for step in range(options.steps):
         faulty = options.fault is not None and rank == options.fault_rank and step == options.fault_step
+        if faulty:
+            print(f"step {step}: rank {rank} makes the mistake: {options.fault}", flush=True)
         dist.broadcast(weight, src=rank if faulty and options.fault == "root" else 0)
         x = torch.randn(64, FEATURES, generator=generator).to(device)
         error = x @ weight - x.sum(1)

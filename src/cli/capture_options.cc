@@ -54,7 +54,7 @@ void CaptureFlags::AddTo(CLI::App& app) {
       ->type_name("WHAT");
   app.add_option("--exact-payload", exact_payload_,
                  "Largest payload that really moves between ranks, for example 4MiB; all by "
-                 "default with values, 1MiB with none")
+                 "default with cpu or a GPU, else 1MiB")
       ->type_name("SIZE");
   app.add_option("--tee", tee_, "Whose output is shown as well as kept: none, rank0, all")
       ->capture_default_str()
@@ -96,9 +96,9 @@ absl::StatusOr<CaptureOptions> CaptureFlags::Options() const {
   if (!exact_payload_.empty()) {
     PRISM_ASSIGN_OR_RETURN(options.exact_payload_bytes,
                            ParseBytes("--exact-payload", exact_payload_));
-  } else if (device_ == "host" && values_ == "none") {
-    // Nothing is computed, so only what programs read on the host has a meaning: sizes, splits,
-    // pickled objects.
+  } else if (device_ == "host" && values_ != "cpu") {
+    // Large tensors are not computed, so only what programs read on the host has a meaning: sizes,
+    // splits, pickled objects.
     options.exact_payload_bytes = 1 << 20;
   }
   return options;
