@@ -61,7 +61,7 @@ const Option kOptions[] = {
        return true;
      }},
     {"HOSTCUDA_COPY_LIMIT",
-     "bytes, or with KiB, MiB, GiB (default 1MiB for none, 64MiB for control)",
+     "bytes, or with KiB, MiB, GiB (default 1MiB for none, 16MiB for control)",
      "largest copy or set that moves bytes with values none or control; larger ones are counted "
      "only",
      [](const char* text, DriverOptions& o) { return ParseBytes(text, &o.copy_limit_bytes); }},
@@ -85,7 +85,7 @@ DriverOptions Parse() {
     copy_limit_given |= strcmp(option.name, "HOSTCUDA_COPY_LIMIT") == 0;
   }
   if (!copy_limit_given && options.values == HOSTCUDA_VALUES_CONTROL)
-    options.copy_limit_bytes = 64u << 20;
+    options.copy_limit_bytes = 16u << 20;
   if (options.values == HOSTCUDA_VALUES_CPU) options.copy_limit_bytes = UINT64_MAX;
   return options;
 }

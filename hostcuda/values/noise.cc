@@ -5,8 +5,14 @@
 #include <ATen/ops/argsort.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cstring>
 #include <string>
+
+#include "hostcuda/values/alias.h"
 
 namespace hostcuda::values {
 namespace {
@@ -79,6 +85,69 @@ void Fill(const Invocation& call, const at::Tensor& out, const at::Generator& ge
 }
 
 constexpr int64_t kIntegerFactor = 16;
+constexpr int64_t kSamples = 64;  // elements of a tensor that its fingerprint holds
+
+class Fingerprint {
+ public:
+  void Add(uint64_t word) {
+    hash_ = (hash_ ^ word) * 0x9e3779b97f4a7c15u;
+    hash_ ^= hash_ >> 29;
+  }
+
+  void Add(const c10::IValue& value, int64_t limit_bytes) {
+    if (value.isTensor()) {
+      Add(value.toTensor(), limit_bytes);
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) Add(tensor, limit_bytes);
+    } else if (value.isInt()) {
+      Add(static_cast<uint64_t>(value.toInt()));
+    }
+  }
+
+  [[nodiscard]] uint64_t value() const { return hash_; }
+
+ private:
+  void Add(const at::Tensor& tensor, int64_t limit_bytes) {
+    if (!tensor.defined()) return;
+    for (const int64_t size : tensor.sizes()) Add(static_cast<uint64_t>(size));
+    if (tensor.numel() == 0 || !tensor.has_storage() || !IsSmall(tensor, limit_bytes)) return;
+    const auto* base = static_cast<const char*>(tensor.const_data_ptr());
+    const size_t bytes = std::min(tensor.itemsize(), sizeof(uint64_t));
+    const int64_t samples = std::min(tensor.numel(), kSamples);
+    for (int64_t sample = 0; sample < samples; ++sample) {
+      int64_t index = sample * (tensor.numel() / samples);
+      int64_t element = 0;
+      for (int64_t dim = tensor.dim() - 1; dim >= 0; --dim) {
+        element += index % tensor.size(dim) * tensor.stride(dim);
+        index /= tensor.size(dim);
+      }
+      uint64_t word = 0;
+      std::memcpy(&word, base + element * static_cast<int64_t>(tensor.itemsize()), bytes);
+      Add(word);
+    }
+  }
+
+  uint64_t hash_ = 0;
+};
+
+// Gives back the host memory of a result's whole pages; they read as zeros. Not of a result that is
+// an argument at the same time.
+void Discard(const Invocation& call, const at::Tensor& result) {
+  if (!result.has_storage() || !result.is_non_overlapping_and_dense()) return;
+  bool argument = false;
+  for (const c10::IValue& value : call.arguments) {
+    ForEachTensor(value, [&](const at::Tensor& tensor) {
+      argument |= tensor.has_storage() && tensor.const_data_ptr() == result.const_data_ptr();
+    });
+  }
+  if (argument) return;
+  static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(result.const_data_ptr());
+  const uintptr_t first = (begin + page - 1) / page * page;
+  const uintptr_t last = (begin + result.nbytes()) / page * page;
+  // Fails where device memory is not shared memory; then nothing is given back.
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_REMOVE);
+}
 
 }  // namespace
 
@@ -87,12 +156,21 @@ bool IsSmall(const at::Tensor& tensor, int64_t limit_bytes) {
   return static_cast<int64_t>(tensor.nbytes()) <= limit_bytes * (floating ? 1 : kIntegerFactor);
 }
 
-int FillWithNoise(Invocation& call, int64_t limit_bytes, uint64_t seed) {
-  const at::Generator generator = CpuGenerator({seed, 0});
+int FillWithNoise(Invocation& call, int64_t limit_bytes) {
+  Fingerprint fingerprint;
+  fingerprint.Add(std::hash<std::string>()(call.schema().name()));
+  fingerprint.Add(call.random.seed);
+  fingerprint.Add(call.random.offset);
+  for (const c10::IValue& argument : call.arguments) fingerprint.Add(argument, limit_bytes);
+  const at::Generator generator = CpuGenerator({fingerprint.value(), 0});
   int filled = 0;
   const auto fill = [&](const c10::IValue& value) {
     const auto one = [&](const at::Tensor& tensor) {
-      if (!tensor.defined() || !IsSmall(tensor, limit_bytes)) return;
+      if (!tensor.defined()) return;
+      if (!IsSmall(tensor, limit_bytes)) {
+        Discard(call, tensor);
+        return;
+      }
       Fill(call, tensor, generator);
       ++filled;
     };

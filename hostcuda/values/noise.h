@@ -16,8 +16,13 @@ bool IsSmall(const at::Tensor& tensor, int64_t limit_bytes);
 // Fills every small fresh result and out= argument of `call`; arguments changed in place keep what
 // they hold. Returns the number of tensors filled. Floats are N(0, 1) (their magnitude where the
 // operation cannot be negative), indices are spread over the dimension they index, truth values say
-// that nothing is wrong.
-int FillWithNoise(Invocation& call, int64_t limit_bytes, uint64_t seed);
+// that nothing is wrong. Large ones are not computed: the memory behind their pages is given back,
+// so that what small tensors left there at other times does not add up to the size of the model.
+//
+// Like the operation, its noise is a function of its arguments: of their shapes, of what small ones
+// hold, of the generator's state. So a layer that is recomputed for the backward pass routes its
+// tokens as in the forward pass, and layers with other weights route otherwise.
+int FillWithNoise(Invocation& call, int64_t limit_bytes);
 
 }  // namespace hostcuda::values
 

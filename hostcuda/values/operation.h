@@ -25,7 +25,7 @@ namespace hostcuda::values {
 
 struct Settings {
   bool control = false;             // compute only what is small
-  int64_t control_bytes = 4 << 20;  // "small" (noise.h says for which types)
+  int64_t control_bytes = 1 << 20;  // "small" (noise.h says for which types)
   int threads = 1;                  // ATen threads of CPU forms
 };
 

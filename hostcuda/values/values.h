@@ -15,7 +15,7 @@
 // thread at any time.
 //
 // Environment (read at installation): HOSTCUDA_VALUES (through the driver's table),
-// HOSTCUDA_CONTROL_BYTES (4 MiB), HOSTCUDA_THREADS (1), HOSTCUDA_VALUES_REPORT (a path; %p becomes
+// HOSTCUDA_CONTROL_BYTES (1 MiB), HOSTCUDA_THREADS (1), HOSTCUDA_VALUES_REPORT (a path; %p becomes
 // the process id).
 #ifndef HOSTCUDA_VALUES_VALUES_H_
 #define HOSTCUDA_VALUES_VALUES_H_

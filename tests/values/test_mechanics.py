@@ -245,6 +245,22 @@ def test_control_computes_what_is_small(tmp_path):
     assert report["totals"]["noise"] >= 3
 
 
+def test_control_routes_a_recomputed_layer_as_before(tmp_path):
+    out, _ = child("""
+        import torch
+        def routes(router, big):
+            return (big @ router).view(-1, 8).float().softmax(-1).topk(2, -1).indices
+        big = torch.randn(16384, 64, device="cuda")                 # its logits are small
+        one, other = torch.randn(64, 8, device="cuda"), torch.randn(64, 8, device="cuda")
+        again = torch.empty_like(big)                                # large: what it holds plays no part
+        print(torch.equal(routes(one, big), routes(one, again)))
+        print(not torch.equal(routes(one, big), routes(other, big)))
+        one += 1                                                     # as after a step of the optimizer
+        print(not torch.equal(routes(one, big), routes(other, big)))
+        """, tmp_path, HOSTCUDA_VALUES="control")  # fmt: skip
+    assert out.split() == ["True"] * 3
+
+
 def test_bad_setting_is_named(tmp_path):
     result = subprocess.run([sys.executable, "-c", "import torch; torch.ones(1, device='cuda')"], capture_output=True,
                             text=True, timeout=300, env={**os.environ, "HOSTCUDA_VALUES": "cpu", "HOSTCUDA_THREADS": "many"})  # fmt: skip
