@@ -65,11 +65,11 @@ for d in "${CUDA_HOME:-/usr/local/cuda}/include" /usr/local/cuda/include; do
   if [ -f "$d/cuda.h" ] && [ -f "$d/cupti.h" ] && [ -f "$d/cublas_v2.h" ]; then cuda_include=$d; break; fi
 done
 need=()
-[ -n "$cuda_include" ] || need+=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 nvidia-cuda-cupti==13.0.85
+[ -n "$cuda_include" ] || need+=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85 nvidia-cuda-cupti==13.0.85
   nvidia-cublas==13.1.0.3 nvidia-cusparse==12.6.3.3 nvidia-cusolver==12.0.4.66 nvidia-cufft==12.0.0.61 nvidia-curand==10.4.0.35)
 [ -f "$cuda_include/cudnn.h" ] || need+=(nvidia-cudnn-cu13==9.19.0.56)
 [ -f "$cuda_include/nccl.h" ] || need+=(nvidia-nccl-cu13==2.28.9)
-if [ ${#need[@]} -gt 0 ] && [ ! -f "$deps_dir/.headers" ]; then
+if [ ${#need[@]} -gt 0 ] && [ "$(cat "$deps_dir/.headers" 2>/dev/null)" != "${need[*]}" ]; then
   say "no CUDA toolkit found: taking the public headers from ${need[*]}"
   wheels=$(mktemp -d); trap 'rm -rf "$wheels"' EXIT
   "$env_dir/bin/python" -m pip download -q --disable-pip-version-check --no-deps -d "$wheels" "${need[@]}"
@@ -79,11 +79,11 @@ import pathlib, sys, zipfile
 for wheel in pathlib.Path(sys.argv[1]).glob("*.whl"):
     with zipfile.ZipFile(wheel) as z:
         for name in z.namelist():
-            if "/include/" in name and not name.endswith("/"):
+            if "/include/" in name and "/include/cccl/" not in name and not name.endswith("/"):
                 out = pathlib.Path(sys.argv[2]) / name.split("/include/", 1)[1]
                 out.parent.mkdir(parents=True, exist_ok=True)
                 out.write_bytes(z.read(name))
 PY
-  touch "$deps_dir/.headers"
+  echo "${need[*]}" > "$deps_dir/.headers"
 fi
 say "ready ($(du -sh "$env_dir" | cut -f1) in $env_dir)"

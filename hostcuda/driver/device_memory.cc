@@ -13,6 +13,7 @@
 #include "hostcuda/driver/context.h"
 #include "hostcuda/driver/driver.h"
 #include "hostcuda/driver/gpu.h"
+#include "hostcuda/driver/options.h"
 #include "hostcuda/driver/session.h"
 
 namespace hostcuda {
@@ -84,8 +85,11 @@ bool MapFile(uintptr_t address, uint64_t bytes, int protection, int fd, uint64_t
 }
 
 void MapNothing(uintptr_t address, uint64_t bytes) {
-  mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE,
-       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+  if (mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED) {
+    Die("cannot unmap %llu bytes of device memory: %s; raise vm.max_map_count",
+        static_cast<unsigned long long>(bytes), strerror(errno));
+  }
 }
 
 void ReleasePages(int fd, uint64_t offset, uint64_t bytes) {
@@ -557,7 +561,8 @@ CUresult DeviceMemory::Export(Physical* physical, int* fd) {
     record.bytes = physical->bytes;
     record.device = physical->host ? 0 : PhysicalDevice(physical->device);
     record.host = physical->host ? 1 : 0;
-    if (pwrite(fd_, &record, sizeof record, next_record_ * sizeof record) != sizeof record)
+    if (pwrite(fd_, &record, sizeof record, static_cast<off_t>(next_record_ * sizeof record)) !=
+        sizeof record)
       return CUDA_ERROR_OUT_OF_MEMORY;
     physical->record = next_record_++;
   }

@@ -13,7 +13,6 @@
 #include "hostcuda/driver/options.h"
 
 using hostcuda::Context;
-using hostcuda::DeviceMemory;
 using hostcuda::kPageBytes;
 using hostcuda::MemoryKind;
 using hostcuda::MemoryRange;

@@ -10,7 +10,6 @@
 #include "hostcuda/driver/shared_event.h"
 #include "hostcuda/driver/stream_memory.h"
 
-using hostcuda::Context;
 using hostcuda::Event;
 using hostcuda::EventRef;
 using hostcuda::kDone;

@@ -87,7 +87,6 @@ HC_ENTRY int hostcudaRegisterKernelParameters(const char* name, int count, const
 namespace {
 
 using hostcuda::Driver;
-using hostcuda::Engine;
 using hostcuda::Label;
 using hostcuda::PollState;
 using hostcuda::StreamRef;

@@ -445,7 +445,7 @@ void DestroyGraph(Graph* graph) {
   delete graph;
 }
 
-std::shared_ptr<Work> MakeEventRecord(EventRef event) {
+std::shared_ptr<Work> MakeEventRecord(const EventRef& event) {
   auto function = [event](PollState&) {
     Driver::Get()->engine().CompleteNow(*event);
     return kDone;
@@ -453,7 +453,7 @@ std::shared_ptr<Work> MakeEventRecord(EventRef event) {
   return std::make_shared<FunctionWork<decltype(function)>>(std::move(function));
 }
 
-std::shared_ptr<Work> MakeEventWait(EventRef event) {
+std::shared_ptr<Work> MakeEventWait(const EventRef& event) {
   auto function = [event](PollState&) {
     return Driver::Get()->engine().QueryEvent(*event) == CUDA_ERROR_NOT_READY ? kPending : kDone;
   };

@@ -105,8 +105,8 @@ void DestroyGraph(Graph* graph);
 void ReleaseObject(UserObject* object, unsigned count);
 
 /// Works of event nodes.
-std::shared_ptr<Work> MakeEventRecord(EventRef event);
-std::shared_ptr<Work> MakeEventWait(EventRef event);
+std::shared_ptr<Work> MakeEventRecord(const EventRef& event);
+std::shared_ptr<Work> MakeEventWait(const EventRef& event);
 
 }  // namespace hostcuda
 

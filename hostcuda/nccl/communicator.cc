@@ -69,8 +69,7 @@ Communicator::~Communicator() { segment_->Depart(rank_, Departure::kDestroyed); 
 std::shared_ptr<Launch> Communicator::NewLaunch(const std::vector<Operation>& operations,
                                                 int streams) {
   std::lock_guard lock(mutex_);
-  return std::make_shared<Launch>(shared_from_this(), std::move(operations), streams,
-                                  next_ticket_++);
+  return std::make_shared<Launch>(shared_from_this(), operations, streams, next_ticket_++);
 }
 
 Status Communicator::AsyncError() {

@@ -178,7 +178,7 @@ Status RunCalls(const std::vector<Call>& calls) {
   return status;
 }
 
-Status Run(std::vector<Job> jobs, std::vector<Call> calls) {
+Status Run(std::vector<Job> jobs, const std::vector<Call>& calls) {
   for (Job& job : jobs) {
     for (const Handle& handle : job.handles) ++handle->jobs;
   }
@@ -210,12 +210,12 @@ Status GroupEnd() {
   Group& group = Current();
   if (group.depth == 0) return Error(Code::kInvalidUsage, "ncclGroupEnd: not in a group call.");
   if (--group.depth > 0) return {};
-  const Status failure = std::move(group.failure);
+  Status failure = std::move(group.failure);
   std::vector<Job> jobs = std::move(group.jobs);
   std::vector<Call> calls = std::move(group.calls);
   group = Group{};
   if (!failure.ok()) return failure;
-  return Run(std::move(jobs), std::move(calls));
+  return Run(std::move(jobs), calls);
 }
 
 Status GroupDrop() {
@@ -223,7 +223,7 @@ Status GroupDrop() {
   if (group.depth == 0)
     return Error(Code::kInvalidUsage, "ncclGroupSimulateEnd: not in a group call.");
   if (--group.depth > 0) return {};
-  const Status failure = std::move(group.failure);
+  Status failure = std::move(group.failure);
   const bool jobs = !group.jobs.empty();
   group = Group{};
   if (failure.ok() && jobs) {

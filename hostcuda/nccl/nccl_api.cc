@@ -16,8 +16,8 @@
 namespace hostnccl {
 namespace {
 
-constexpr uint64_t kExactBytesNone = 64 * 1024;
-constexpr uint64_t kExactBytesControl = 1024 * 1024;
+constexpr uint64_t kExactBytesNone = uint64_t{64} << 10;
+constexpr uint64_t kExactBytesControl = uint64_t{1} << 20;
 
 static_assert(static_cast<int>(Code::kInProgress) == ncclInProgress &&
               static_cast<int>(Code::kRemoteError) == ncclRemoteError);
@@ -121,7 +121,7 @@ Status NewHandle(int device, Handle* out) {
 
 Status JoinAs(const Handle& handle, const CommunicatorOptions& options) {
   std::shared_ptr<Communicator> core;
-  const Status status = Communicator::Join(options, handle->cancelled, &core);
+  Status status = Communicator::Join(options, handle->cancelled, &core);
   std::lock_guard lock(handle->mutex);
   handle->error = status;
   handle->core = std::move(core);

@@ -31,7 +31,7 @@ absl::Status WriteAtomically(const std::string& path, const std::string& text) {
     const ssize_t n = write(fd, text.data() + done, text.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
-      const absl::Status status = ErrnoStatus(errno, "write " + path);
+      absl::Status status = ErrnoStatus(errno, "write " + path);
       close(fd);
       unlink(temporary.c_str());
       return status;
@@ -178,7 +178,7 @@ JobDirectory::State JobDirectory::state() const {
 }
 
 std::string JobDirectory::reason() const {
-  const std::string reason = info_.value("reason", "");
+  std::string reason = info_.value("reason", "");
   if (reason.empty() && state() == State::kInterrupted) {
     return "prism ended before the job did; what the ranks had written until then is here";
   }

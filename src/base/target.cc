@@ -34,7 +34,7 @@ const std::vector<GpuModel>& KnownGpus() {
 }
 
 absl::StatusOr<Target> ParseTarget(std::string_view text) {
-  const auto bad = [&](std::string what, std::string hint = kGrammar) {
+  const auto bad = [&](const std::string& what, const std::string& hint = kGrammar) {
     return WithHint(absl::InvalidArgumentError(fmt::format("--target '{}': {}", text, what)), hint);
   };
   Target target;

@@ -31,8 +31,6 @@
 #include "src/coordinator/server.h"
 #include "src/trace/format.h"
 
-extern char** environ;
-
 namespace prism::cli {
 namespace {
 
@@ -764,7 +762,7 @@ absl::StatusOr<CaptureResult> Session::Run() {
     loop_.RunOnce(kTickMs);
     // The diagnosis may be found while packets are handled; the look at processes has its own pace.
     if (SteadyNowNs() >= next_tick_ns || server_->coordinator().diagnosis() != nullptr) {
-      next_tick_ns = SteadyNowNs() + kTickMs * 1'000'000;
+      next_tick_ns = SteadyNowNs() + int64_t{kTickMs} * 1'000'000;
       Watch();
     }
   }

@@ -38,7 +38,7 @@ bool IsPython(const std::string& name) {
 // The interpreter of a script: the python beside it (virtual environments that were moved or
 // copied), else its first line.
 std::string InterpreterOf(const std::string& script) {
-  const std::string beside = (fs::path(script).parent_path() / "python").string();
+  std::string beside = (fs::path(script).parent_path() / "python").string();
   if (IsExecutableFile(beside)) return beside;
   std::ifstream file(script);
   std::string line;

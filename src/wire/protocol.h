@@ -245,7 +245,7 @@ struct Bye {
 // pages exist). [0, kControlBytes) 32-bit words; the rest payload slots, handed out by the rank.
 inline constexpr uint64_t kArenaBytes = uint64_t{1}
                                         << 36;  // virtual: 1,024 ranks fit the address space
-inline constexpr uint64_t kControlBytes = 64 * 1024;
+inline constexpr uint64_t kControlBytes = uint64_t{64} << 10;
 inline constexpr uint32_t kControlWords = kControlBytes / 4;
 // Word 0 of the rank's control page: bumped and FUTEX_WAKEd by the rank's host functions after
 // every arrival. The controller waits on all ranks' bells with FUTEX_WAITV (or polls where the

@@ -69,7 +69,7 @@ void Rank(int rank, int ranks, const ncclUniqueId& id, Results* results, bool la
   while (last < created && !results->last_ns.compare_exchange_weak(last, created)) {
   }
   cudaStream_t stream = NewStream();
-  constexpr size_t kSmall = 1024, kLarge = 16 * 1024 * 1024;
+  constexpr size_t kSmall = 1024, kLarge = size_t{16} << 20;
   auto* data = static_cast<float*>(DeviceAlloc((large ? kLarge : kSmall) * sizeof(float)));
   const auto reduce = [&](size_t count) {
     Check(nccl().AllReduce(data, data, count, ncclFloat32, ncclSum, comm, stream));
