@@ -65,7 +65,7 @@ for d in "${CUDA_HOME:-/usr/local/cuda}/include" /usr/local/cuda/include; do
   if [ -f "$d/cuda.h" ] && [ -f "$d/cupti.h" ] && [ -f "$d/cublas_v2.h" ]; then cuda_include=$d; break; fi
 done
 need=()
-[ -n "$cuda_include" ] || need+=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85 nvidia-cuda-cupti==13.0.85
+[ -n "$cuda_include" ] || need+=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85 nvidia-cuda-profiler-api==13.0.85 nvidia-cuda-cupti==13.0.85
   nvidia-cublas==13.1.0.3 nvidia-cusparse==12.6.3.3 nvidia-cusolver==12.0.4.66 nvidia-cufft==12.0.0.61 nvidia-curand==10.4.0.35)
 [ -f "$cuda_include/cudnn.h" ] || need+=(nvidia-cudnn-cu13==9.19.0.56)
 [ -f "$cuda_include/nccl.h" ] || need+=(nvidia-nccl-cu13==2.28.9)
