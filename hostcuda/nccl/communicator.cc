@@ -312,13 +312,18 @@ void Communicator::Begin(Launch& launch) {
                                             .slot = 0,
                                             .bytes = 0,
                                             .last = 0});
+      TakeEarlyChunks(op.peer);
     }
   }
 }
 
 bool Communicator::Complete(const Launch& launch) const {
   return launch.next_collective_ == launch.collectives_.size() && collective_.op == nullptr &&
-         messages_left_ == 0 && letters_.empty();
+         messages_left_ == 0 &&
+         // Announcements of what has come early may be posted whenever there is room.
+         std::all_of(letters_.begin(), letters_.end(), [](const auto& addressed) {
+           return addressed.second.kind == LetterKind::kReady;
+         });
 }
 
 bool Communicator::Advance(Launch& launch) {

@@ -11,8 +11,9 @@
 // needs from all slots, or (large reductions) rank r reduces the r-th share into the result slot
 // and, when all shares are there, everybody copies the result. A message is announced by its
 // receiver; then its sender writes it piece by piece to slots of its own and tells the receiver
-// through its mailbox. So a send completes only when its receive has come, as with NCCL once both
-// sides must connect.
+// through its mailbox. A message that fits into kEarlySlots slots that are free is written without
+// waiting for the announcement, as NCCL writes into its FIFOs: so a small send completes before its
+// receive has come.
 //
 // Failure. A mismatch of calls, the death or departure of a member that somebody waits for:
 // recorded in the segment, so that all members report it (AsyncError). Pending launches then stay
@@ -115,7 +116,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   struct Peer {
     std::deque<OutgoingMessage> sends;
     std::deque<IncomingMessage> receives;
-    std::deque<Letter> ready;
+    std::deque<Letter> ready;  // announced by the peer, for sends to come
+    std::deque<Letter> early;  // pieces that came before their receive
+    uint64_t unannounced = 0;  // messages sent early whose announcement is still to come
   };
 
   Communicator(const CommunicatorOptions& options, std::unique_ptr<Segment> segment);
@@ -140,6 +143,13 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool OpenMailbox();
   bool SendChunks();
   bool TakeChunk(const Letter& letter);
+  bool TakeEarlyChunks(int from);
+  bool SendEarly(int to, const OutgoingMessage& message);
+  bool Moves(uint64_t bytes);
+  int FreeSlot();
+  uint64_t FreeEarlySlots();
+  void WriteChunk(const Operation& op, uint64_t offset, Letter* letter);
+  bool CheckMessage(int from, const Letter& sent, int to, const Letter& expected);
   bool CheckDepartures();
   void Tick(uint64_t now_ns);
   void Finished(uint64_t ticket);
@@ -178,7 +188,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   std::unordered_map<int, Peer> peers_;
   std::deque<std::pair<int, Letter>> letters_;  // to be posted, with their destination
-  std::set<int> sendable_;                      // peers with a send whose receive may be ready
+  std::set<int> sendable_;                      // peers with a send that may be written
+  std::array<bool, kMessageSlots> slot_is_early_{};
   uint64_t mailbox_head_ = 0;
   uint64_t messages_left_ = 0;
 

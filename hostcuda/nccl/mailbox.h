@@ -24,10 +24,10 @@ enum class LetterKind : uint32_t {
 struct Letter {
   LetterKind kind;
   uint32_t from;   // rank in the communicator
-  uint64_t count;  // kReady: elements expected
-  uint32_t type;   // kReady: DataType expected
-  uint32_t slot;   // kChunk: slot of the sender; UINT32_MAX: no bytes
-  uint32_t bytes;  // kChunk
+  uint64_t count;  // elements of the whole message, expected or sent
+  uint32_t type;   // DataType, likewise
+  uint32_t slot;   // kChunk: slot of the sender; UINT32_MAX: none
+  uint32_t bytes;  // kChunk: in the slot
   uint32_t last;   // kChunk: the message ends with it
 };
 

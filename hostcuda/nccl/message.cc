@@ -49,7 +49,12 @@ bool Communicator::OpenMailbox() {
     opened = true;
     const auto from = static_cast<int>(letter.from);
     if (letter.kind == LetterKind::kReady) {
-      peers_[from].ready.push_back(letter);
+      Peer& peer = peers_[from];
+      if (peer.unannounced != 0) {
+        --peer.unannounced;
+        continue;
+      }
+      peer.ready.push_back(letter);
       sendable_.insert(from);
     } else if (!TakeChunk(letter)) {
       break;
@@ -59,19 +64,36 @@ bool Communicator::OpenMailbox() {
   return opened;
 }
 
+bool Communicator::CheckMessage(int from, const Letter& sent, int to, const Letter& expected) {
+  if (sent.count == expected.count && sent.type == expected.type) return true;
+  const auto call = [](OpKind kind, const Letter& letter) {
+    return Describe(
+        Signature{kind, static_cast<DataType>(letter.type), Reduction::kSum, -1, letter.count});
+  };
+  Fail(Error(Code::kInvalidUsage,
+             "mismatched messages: %s called %s to rank %d, but %s called %s from rank %d",
+             segment_->NameOf(from).c_str(), call(OpKind::kSend, sent).c_str(), to,
+             segment_->NameOf(to).c_str(), call(OpKind::kRecv, expected).c_str(), from));
+  return false;
+}
+
 bool Communicator::TakeChunk(const Letter& letter) {
   const auto from = static_cast<int>(letter.from);
   Peer& peer = peers_[from];
   if (peer.receives.empty()) {
-    Fail(Error(Code::kInternalError,
-               "rank %d got a piece of a message from rank %d that it did not announce", rank_,
-               from));
-    return false;
+    peer.early.push_back(letter);
+    return true;
   }
   IncomingMessage& message = peer.receives.front();
+  Letter expected{};
+  expected.count = message.op->count;
+  expected.type = static_cast<uint32_t>(message.op->type);
+  if (!CheckMessage(from, letter, rank_, expected)) return false;
   if (letter.slot != kNoSlot) {
-    std::memcpy(static_cast<std::byte*>(message.op->recv) + message.offset,
-                segment_->MessageSlot(from, letter.slot), letter.bytes);
+    if (letter.bytes != 0) {
+      std::memcpy(static_cast<std::byte*>(message.op->recv) + message.offset,
+                  segment_->MessageSlot(from, letter.slot), letter.bytes);
+    }
     message.offset += letter.bytes;
     segment_->member(from).message_slot_busy[letter.slot].store(0, std::memory_order_release);
     Ring(from);
@@ -83,54 +105,114 @@ bool Communicator::TakeChunk(const Letter& letter) {
   return true;
 }
 
+bool Communicator::TakeEarlyChunks(int from) {
+  Peer& peer = peers_[from];
+  while (!peer.early.empty() && !peer.receives.empty()) {
+    const Letter letter = peer.early.front();
+    peer.early.pop_front();
+    if (!TakeChunk(letter)) return false;
+  }
+  return true;
+}
+
+bool Communicator::Moves(uint64_t bytes) {
+  return bytes != 0 && bytes <= segment_->header().exact_bytes.load(std::memory_order_relaxed);
+}
+
+int Communicator::FreeSlot() {
+  auto& busy = segment_->self().message_slot_busy;
+  const auto* slot = std::find_if(std::begin(busy), std::end(busy), [](auto& flag) {
+    return flag.load(std::memory_order_acquire) == 0;
+  });
+  return slot == std::end(busy) ? -1 : static_cast<int>(slot - std::begin(busy));
+}
+
+uint64_t Communicator::FreeEarlySlots() {
+  uint64_t free = 0, early = 0;
+  for (uint32_t slot = 0; slot < kMessageSlots; ++slot) {
+    if (segment_->self().message_slot_busy[slot].load(std::memory_order_acquire) == 0) {
+      ++free;
+    } else if (slot_is_early_[slot]) {
+      ++early;
+    }
+  }
+  return std::min<uint64_t>(free, kEarlySlots - early);
+}
+
+void Communicator::WriteChunk(const Operation& op, uint64_t offset, Letter* letter) {
+  const uint64_t bytes = op.count * ElementBytes(op.type);
+  letter->bytes = static_cast<uint32_t>(std::min(bytes - offset, segment_->slot_bytes()));
+  std::byte* slot = segment_->MessageSlot(rank_, letter->slot);
+  Back(slot, letter->bytes);
+  if (!segment_->Failure().ok()) return;
+  std::memcpy(slot, static_cast<const std::byte*>(op.send) + offset, letter->bytes);
+}
+
+bool Communicator::SendEarly(int to, const OutgoingMessage& message) {
+  const Operation& op = *message.op;
+  const uint64_t bytes = op.count * ElementBytes(op.type), piece = segment_->slot_bytes();
+  // A payload that does not move takes the room that it would take.
+  const uint64_t pieces = std::max<uint64_t>((bytes + piece - 1) / piece, 1);
+  if (pieces > FreeEarlySlots()) return false;
+  for (uint64_t i = 0; i < pieces; ++i) {
+    const auto slot = static_cast<uint32_t>(FreeSlot());
+    Letter letter{.kind = LetterKind::kChunk,
+                  .from = static_cast<uint32_t>(rank_),
+                  .count = op.count,
+                  .type = static_cast<uint32_t>(op.type),
+                  .slot = slot,
+                  .bytes = 0,
+                  .last = i + 1 == pieces};
+    if (Moves(bytes)) {
+      WriteChunk(op, i * piece, &letter);
+      if (!segment_->Failure().ok()) return true;
+    }
+    segment_->self().message_slot_busy[slot].store(1, std::memory_order_relaxed);
+    slot_is_early_[slot] = true;
+    letters_.emplace_back(to, letter);
+  }
+  ++peers_[to].unannounced;
+  return true;
+}
+
 bool Communicator::SendChunks() {
   bool sent = false;
   for (auto next = sendable_.begin(); next != sendable_.end();) {
     const int to = *next;
     Peer& peer = peers_[to];
+    if (!peer.sends.empty() && peer.ready.empty() && SendEarly(to, peer.sends.front())) {
+      if (!segment_->Failure().ok()) return true;
+      peer.sends.pop_front();
+      --messages_left_;
+      sent = true;
+      continue;
+    }
     if (peer.sends.empty() || peer.ready.empty()) {
       next = sendable_.erase(next);
       continue;
     }
     OutgoingMessage& message = peer.sends.front();
     const Operation& op = *message.op;
-    if (!message.checked) {
-      const Letter& ready = peer.ready.front();
-      if (ready.count != op.count || ready.type != static_cast<uint32_t>(op.type)) {
-        const Signature expected{OpKind::kRecv, static_cast<DataType>(ready.type), Reduction::kSum,
-                                 -1, ready.count};
-        Fail(Error(Code::kInvalidUsage,
-                   "mismatched messages: %s called %s to rank %d, but %s called %s from rank %d",
-                   segment_->NameOf(rank_).c_str(), Describe(Signature::Of(op)).c_str(), to,
-                   segment_->NameOf(to).c_str(), Describe(expected).c_str(), rank_));
-        return true;
-      }
-      message.checked = true;
-    }
-    const uint64_t bytes = op.count * ElementBytes(op.type);
-    const bool moves =
-        bytes != 0 && bytes <= segment_->header().exact_bytes.load(std::memory_order_relaxed);
     Letter letter{.kind = LetterKind::kChunk,
                   .from = static_cast<uint32_t>(rank_),
-                  .count = 0,
-                  .type = 0,
+                  .count = op.count,
+                  .type = static_cast<uint32_t>(op.type),
                   .slot = kNoSlot,
                   .bytes = 0,
                   .last = 1};
-    if (moves) {
-      auto& busy = segment_->self().message_slot_busy;
-      const auto* free_slot = std::find_if(std::begin(busy), std::end(busy), [](auto& flag) {
-        return flag.load(std::memory_order_acquire) == 0;
-      });
-      if (free_slot == std::end(busy)) return sent;
-      letter.slot = static_cast<uint32_t>(free_slot - std::begin(busy));
-      letter.bytes =
-          static_cast<uint32_t>(std::min(bytes - message.offset, segment_->slot_bytes()));
-      std::byte* slot = segment_->MessageSlot(rank_, letter.slot);
-      Back(slot, letter.bytes);
+    if (!message.checked) {
+      if (!CheckMessage(rank_, letter, to, peer.ready.front())) return true;
+      message.checked = true;
+    }
+    const uint64_t bytes = op.count * ElementBytes(op.type);
+    if (Moves(bytes)) {
+      const int slot = FreeSlot();
+      if (slot < 0) return sent;
+      letter.slot = static_cast<uint32_t>(slot);
+      WriteChunk(op, message.offset, &letter);
       if (!segment_->Failure().ok()) return true;
-      busy[letter.slot].store(1, std::memory_order_relaxed);
-      std::memcpy(slot, static_cast<const std::byte*>(op.send) + message.offset, letter.bytes);
+      segment_->self().message_slot_busy[slot].store(1, std::memory_order_relaxed);
+      slot_is_early_[letter.slot] = false;
       message.offset += letter.bytes;
       letter.last = message.offset == bytes ? 1 : 0;
     }

@@ -38,6 +38,9 @@ namespace hostnccl {
 inline constexpr int kMaxRanks = 4096;
 inline constexpr uint32_t kStepSlots = 4;
 inline constexpr uint32_t kMessageSlots = 16;
+// Slots of a rank that hold messages whose receives have not come: 4 MiB, the size of NCCL's FIFOs.
+// The rest stays free for messages that somebody waits for.
+inline constexpr uint32_t kEarlySlots = 8;
 inline constexpr uint64_t kMailboxCells = 256;
 inline constexpr uint64_t kMovesEverything = UINT64_MAX;
 
