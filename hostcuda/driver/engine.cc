@@ -32,6 +32,12 @@ struct FutexWaiter {
 constexpr uint32_t kFutex32 = 2;
 constexpr int kMaxWaiters = 128;
 
+// How long a query waits for peers, once for an operation: they may be waiting for this host.
+constexpr uint64_t kPeersMayTakeNs = 2'000'000'000;
+
+// True on threads that submit work. Others only watch (NCCL's watchdog) and are told what is.
+thread_local bool t_submits = false;
+
 // A program may store to a word without waking it, as it may on a GPU: waits on words look again
 // after this long.
 constexpr uint64_t kFirstLookNs = 1'000'000;
@@ -93,6 +99,7 @@ void Engine::DestroyStream(Stream& stream) {
 }
 
 CUresult Engine::Begin(Stream& stream, Start* start) {
+  t_submits = true;
   const int sticky = stream.context->sticky.load(std::memory_order_relaxed);
   if (sticky != 0) return static_cast<CUresult>(sticky);
   if (stream.capture != nullptr) {
@@ -322,21 +329,25 @@ CUresult Engine::WaitEvent(Stream& stream, Event& event, bool external) {
 }
 
 template <class Predicate>
-void Engine::WaitUntil(std::unique_lock<std::mutex>& lock, Predicate done) {
-  if (done()) return;
+bool Engine::WaitUntil(std::unique_lock<std::mutex>& lock, Predicate done, uint64_t give_up_ns) {
+  if (done()) return true;
   ++helping_;
+  bool is_done = false;
   for (;;) {
     const uint32_t bell = bell_->load(std::memory_order_seq_cst);
     Progress(lock);
-    if (done()) break;
-    Sleep(lock, bell);
-    if (done()) break;
+    is_done = done();
+    if (is_done || (give_up_ns != UINT64_MAX && clock_.NowNs() >= give_up_ns)) break;
+    Sleep(lock, bell, give_up_ns);
+    is_done = done();
+    if (is_done) break;
   }
   --helping_;
   // This thread may have polled heads whose words nobody else watches: somebody has to look again.
-  if (pending_.empty()) return;
+  if (pending_.empty()) return is_done;
   if (helping_ == 0) progress_wanted_.notify_one();
   session_->Ring(session_->self());
+  return is_done;
 }
 
 CUresult Engine::QueryEvent(Event& event) {
@@ -345,7 +356,25 @@ CUresult Engine::QueryEvent(Event& event) {
   if (sticky != 0) return static_cast<CUresult>(sticky);
   if (event.capture != nullptr) return CUDA_ERROR_CAPTURED_EVENT;
   if (event.stream == nullptr) return CUDA_SUCCESS;
-  return Reached({event.stream, event.sequence}) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  const Point point{event.stream, event.sequence};
+  return Reached(point) || PeersReach(point, lock) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+bool Engine::AwaitsPeers(const Stream& stream, int depth) const {
+  if (stream.queue.empty() || depth == 8) return false;
+  const QueueEntry& head = stream.queue.front();
+  const auto unreached = std::find_if(head.waits.begin(), head.waits.end(),
+                                      [&](const Point& point) { return !Reached(point); });
+  if (unreached != head.waits.end()) return AwaitsPeers(*unreached->stream, depth + 1);
+  return head.work != nullptr && head.work->AwaitsPeers();
+}
+
+bool Engine::PeersReach(const Point& point, std::unique_lock<std::mutex>& lock) {
+  Stream& stream = *point.stream;
+  if (!t_submits || point.sequence <= stream.asked || !AwaitsPeers(stream)) return false;
+  stream.asked = point.sequence;
+  return WaitUntil(
+      lock, [&] { return Reached(point); }, clock_.NowNs() + kPeersMayTakeNs);
 }
 
 CUresult Engine::SynchronizeEvent(Event& event) {
@@ -559,11 +588,10 @@ bool Engine::Progress(std::unique_lock<std::mutex>& lock) {
   return any;
 }
 
-void Engine::Sleep(std::unique_lock<std::mutex>& lock, uint32_t bell) {
+void Engine::Sleep(std::unique_lock<std::mutex>& lock, uint32_t bell, uint64_t deadline_ns) {
   FutexWaiter waiters[kMaxWaiters];
   int count = 0;
   waiters[count++] = {bell, reinterpret_cast<uint64_t>(bell_), kFutex32, 0};
-  uint64_t deadline_ns = UINT64_MAX;
   bool words = false;
   for (const StreamRef& stream : pending_) {
     if (stream->running) continue;
@@ -602,7 +630,7 @@ void Engine::ProgressLoop() {
     Progress(lock);
     if (pending_.empty()) continue;
     if (helping_ == 0) {
-      Sleep(lock, bell);
+      Sleep(lock, bell, UINT64_MAX);
     } else {
       session_->Ring(session_->self());  // as at the end of WaitUntil
     }

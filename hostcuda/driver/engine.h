@@ -84,6 +84,8 @@ class Work {
   /// A fresh instance for a replay; null where the work cannot be replayed.
   virtual std::shared_ptr<Work> Fresh() { return nullptr; }
   virtual bool replayable() const { return true; }
+  /// True where other processes decide when it is done: a library's task (a collective).
+  virtual bool AwaitsPeers() const { return false; }
 };
 
 template <class Function>
@@ -151,6 +153,7 @@ struct Stream : std::enable_shared_from_this<Stream> {
   bool counted = false;    // in Context::busy_blocking
   bool destroyed = false;  // its handle is gone; forgotten when its work is done
   uint64_t enqueued = 0, completed = 0;
+  uint64_t asked = 0;  // operations up to this one are not waited for by queries any more
   std::deque<QueueEntry> queue;
   PollState head;  // what the pending head waits for
   std::shared_ptr<Capture> capture;
@@ -181,6 +184,8 @@ class Engine {
 
   CUresult Record(const EventRef& event, Stream& stream, bool external);
   CUresult WaitEvent(Stream& stream, Event& event, bool external);
+  /// Waits for work that only lacks peers (a collective), as if they kept pace on processors of
+  /// their own: what a caching allocator may use again would else depend on this machine's load.
   CUresult QueryEvent(Event& event);
   CUresult SynchronizeEvent(Event& event);
   CUresult Elapsed(float* milliseconds, const Event& start, const Event& end);
@@ -221,6 +226,8 @@ class Engine {
   CUresult Begin(Stream& stream, Start* start);
   bool Clear(const Stream& stream) const;
   bool Reached(const Point& point) const { return point.stream->completed >= point.sequence; }
+  bool AwaitsPeers(const Stream& stream, int depth = 0) const;
+  bool PeersReach(const Point& point, std::unique_lock<std::mutex>& lock);
   void CollectWaits(Stream& stream, std::vector<Point>& waits) const;
   void Push(Stream& stream, QueueEntry entry);
   void ListPending(Stream& stream);
@@ -233,8 +240,9 @@ class Engine {
   bool Progress(std::unique_lock<std::mutex>& lock);
   bool RunQueue(Stream& stream, std::unique_lock<std::mutex>& lock);
   template <class Predicate>
-  void WaitUntil(std::unique_lock<std::mutex>& lock, Predicate done);
-  void Sleep(std::unique_lock<std::mutex>& lock, uint32_t bell);
+  bool WaitUntil(std::unique_lock<std::mutex>& lock, Predicate done,
+                 uint64_t give_up_ns = UINT64_MAX);
+  void Sleep(std::unique_lock<std::mutex>& lock, uint32_t bell, uint64_t deadline_ns);
   void ProgressLoop();
   static void* ProgressEntry(void* engine);
 

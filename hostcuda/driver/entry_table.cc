@@ -104,6 +104,7 @@ class TaskWork final : public hostcuda::Work {
     return std::make_shared<TaskWork>(poll_, release_, clone_, clone_(context_));
   }
   bool replayable() const override { return clone_ != nullptr; }
+  bool AwaitsPeers() const override { return true; }
 
  private:
   HostcudaTaskPoll poll_;

@@ -413,6 +413,47 @@ TEST_F(StreamTest, TaskIsPolledAgainWhenTheDoorbellRings) {
   cuStreamDestroy(stream);
 }
 
+TEST_F(StreamTest, QueryWaitsForPeersOnThreadsThatSubmit) {
+  const CUstream stream = NewStream(), other = NewStream();
+  CUevent event = nullptr;
+  ASSERT_EQ(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  Task task;
+  ASSERT_EQ(Table()->stream_enqueue(stream, "task", Task::Poll, Task::Release, nullptr, &task),
+            CUDA_SUCCESS);
+  ASSERT_EQ(cuEventRecord(event, stream), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamWaitEvent(other, event, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventRecord(event, other), CUDA_SUCCESS);  // behind another stream's task
+  std::thread([&] {
+    EXPECT_EQ(cuEventQuery(event), CUDA_ERROR_NOT_READY) << "it only watches";
+  }).join();
+  std::thread peer([&] {
+    const timespec pause = {0, 50'000'000};
+    nanosleep(&pause, nullptr);
+    task.ready = 1;
+    Table()->doorbell_ring(Table()->doorbell_self());
+  });
+  EXPECT_EQ(cuEventQuery(event), CUDA_SUCCESS);
+  peer.join();
+  EXPECT_LT(task.polls.load(), 50);
+
+  // Peers that do not come are waited for once.
+  Task never;
+  ASSERT_EQ(Table()->stream_enqueue(stream, "never", Task::Poll, Task::Release, nullptr, &never),
+            CUDA_SUCCESS);
+  ASSERT_EQ(cuEventRecord(event, stream), CUDA_SUCCESS);
+  EXPECT_EQ(cuEventQuery(event), CUDA_ERROR_NOT_READY);
+  const uint64_t before = Table()->now_ns();
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(cuEventQuery(event), CUDA_ERROR_NOT_READY);
+  EXPECT_LT(Table()->now_ns() - before, 1'000'000'000u);
+  never.ready = 1;
+  Table()->doorbell_ring(Table()->doorbell_self());
+  EXPECT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+  EXPECT_EQ(cuEventQuery(event), CUDA_SUCCESS);
+  cuEventDestroy(event);
+  cuStreamDestroy(other);
+  cuStreamDestroy(stream);
+}
+
 TEST_F(StreamTest, TaskIsPolledAgainAtTheTimeItAsksFor) {
   const CUstream stream = NewStream();
   struct Timer {
