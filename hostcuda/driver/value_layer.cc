@@ -39,10 +39,10 @@ CUresult Open() {
   void* layer = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (layer == nullptr) {
     fprintf(stderr,
-            "hostcuda: HOSTCUDA_VALUES asks for values, but the value layer cannot be opened: %s; "
-            "build hostcuda with "
-            "PRISM_BUILD_VALUES=ON against this PyTorch, or set HOSTCUDA_VALUES=none\n",
-            dlerror());
+            "hostcuda: HOSTCUDA_VALUES=%s needs the value layer, %s, which cannot be opened: %s\n"
+            "hint: build and install hostcuda for this PyTorch (cmake -DPRISM_BUILD_VALUES=ON, "
+            "target hostcuda_install), or set HOSTCUDA_VALUES=none\n",
+            Options().values == HOSTCUDA_VALUES_CPU ? "cpu" : "control", path.c_str(), dlerror());
     return CUDA_ERROR_SYSTEM_NOT_READY;
   }
   const auto install = reinterpret_cast<int (*)()>(dlsym(layer, "hostcuda_values_install"));

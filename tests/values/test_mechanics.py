@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -18,6 +19,13 @@ def driver():
     """The driver that PyTorch loaded; it is found by its name once it is in the process."""
     torch.cuda.init()
     return ctypes.CDLL("libcuda.so.1")
+
+
+def loaded_library(name):
+    """The path from which this process loaded the library of this name."""
+    torch.cuda.init()
+    with open("/proc/self/maps") as maps:
+        return next(path for line in maps if (path := line.rstrip().split(None, 5)[-1]).endswith("/" + name))
 
 
 def raw(tensor):
@@ -266,6 +274,18 @@ def test_bad_setting_is_named(tmp_path):
                             text=True, timeout=300, env={**os.environ, "HOSTCUDA_VALUES": "cpu", "HOSTCUDA_THREADS": "many"})  # fmt: skip
     assert result.returncode != 0
     assert "HOSTCUDA_THREADS=many is not a positive integer" in result.stderr
+
+
+@pytest.mark.parametrize("values", ["cpu", "control"])
+def test_missing_layer_is_an_error_with_a_remedy(values, tmp_path):
+    """The driver looks for the layer beside itself: a copy of it elsewhere finds none, and nothing is computed silently."""
+    driver = shutil.copy(loaded_library("libcuda.so.1"), tmp_path / "libcuda.so.1")
+    program = "import torch; print('computed', torch.ones(1, device='cuda').item())"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300,
+                            env={**os.environ, "HOSTCUDA_VALUES": values, "LD_PRELOAD": str(driver)})  # fmt: skip
+    assert result.returncode != 0 and "computed" not in result.stdout
+    assert f"HOSTCUDA_VALUES={values} needs the value layer, {tmp_path}/libhostcuda_values.so" in result.stderr
+    assert "hint: " in result.stderr and "hostcuda_install" in result.stderr
 
 
 def test_another_pytorch_is_refused(tmp_path):
