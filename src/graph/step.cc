@@ -142,6 +142,49 @@ std::vector<ParsedStep> Parse(std::span<const Token> tokens, std::span<const Tok
   return steps;
 }
 
+// Tokens in which the optimizer has run to its end.
+std::vector<size_t> OptimizerEnds(std::span<const Token> tokens) {
+  std::vector<size_t> ends;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (!tokens[i].optimizer) continue;
+    // Communications of a sharded optimizer lie between its kernels.
+    const bool goes_on =
+        tokens[i].optimizer_last && i + 1 < tokens.size() && tokens[i + 1].optimizer;
+    if (!goes_on) ends.push_back(i);
+  }
+  return ends;
+}
+
+// Whether the repetition is one of parts of steps, or of a few of many steps: then the steps have
+// no constant period.
+bool StepsDiffer(std::span<const Token> tokens, const std::vector<ParsedStep>& parsed) {
+  size_t first = parsed.size(), last = 0, training = 0;
+  for (size_t i = 0; i < parsed.size(); ++i) {
+    if (!parsed[i].training) continue;
+    first = std::min(first, i);
+    last = i;
+    ++training;
+  }
+  if (const size_t runs = OptimizerEnds(tokens).size(); runs > 0) return 2 * training < runs;
+  // Without an optimizer by name: what lies between steps is evaluations and checkpoints, which
+  // come back as they were; between the layers of steps that differ it is something else each time.
+  std::set<uint64_t> kinds;
+  size_t between = 0;
+  for (size_t i = first; i < last; ++i) {
+    if (parsed[i].training) continue;
+    ++between;
+    uint64_t hash = kFnvOffset;
+    for (const Token& t : tokens.subspan(parsed[i].first, parsed[i].length)) {
+      hash = Mix(Mix(hash, t.comm), t.span);
+    }
+    kinds.insert(hash);
+  }
+  if (between >= 2 && 2 * kinds.size() > between) return true;
+  // Steps are not followed by more than they are themselves.
+  const size_t end = parsed[last].first + parsed[last].length;
+  return training > 0 && tokens.size() - end > end - parsed[first].first;
+}
+
 struct ProgramSteps {
   std::vector<Place> ends;
   std::vector<uint64_t> kinds;  // of each step: 0 training, else the hash of its content
@@ -167,6 +210,7 @@ std::optional<ProgramSteps> StepsOf(const Program& program, TokenDetail detail) 
   }
   word = all.subspan(shift == 0 ? last : last + shift - repetition->period, repetition->period);
   const std::vector<ParsedStep> parsed = Parse(tokens, word);
+  if (StepsDiffer(tokens, parsed)) return std::nullopt;
   ProgramSteps steps;
   size_t last_training = 0;
   for (size_t i = 0; i < parsed.size(); ++i) {
@@ -294,7 +338,9 @@ absl::StatusOr<Steps> StepsByPeriod(Graph* graph, TokenDetail detail) {
     if (found.back().has_value()) votes[training_steps(*found.back())] += ranks[p];
   }
   if (votes.empty())
-    return NoSteps("nothing that the ranks do repeats (fewer than two steps were captured?)");
+    return NoSteps(
+        "nothing that the ranks do repeats with a constant period (fewer than two steps, or steps "
+        "that differ)");
   // A rank whose share of the step is made of equal parts sees several periods in a step; the
   // fewest steps that most ranks see, of those that others see a multiple of.
   size_t steps_wanted = 0, best = 0;
@@ -385,13 +431,7 @@ absl::StatusOr<Steps> StepsByOptimizer(Graph* graph) {
   for (size_t p = 0; p < graph->programs.size(); ++p) {
     std::vector<Place> ends;
     const std::vector<Token> tokens = Tokens(graph->programs[p], TokenDetail::kNames);
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      if (!tokens[i].optimizer) continue;
-      // Communications of a sharded optimizer lie between its kernels.
-      const bool goes_on =
-          tokens[i].optimizer_last && i + 1 < tokens.size() && tokens[i + 1].optimizer;
-      if (!goes_on) ends.push_back(tokens[i].place);
-    }
+    for (size_t i : OptimizerEnds(tokens)) ends.push_back(tokens[i].place);
     if (ends.size() >= 2) {
       count = std::min(count, ends.size() - 1);
     } else {
@@ -409,7 +449,8 @@ absl::StatusOr<Steps> StepsByOptimizer(Graph* graph) {
   steps.classes.assign(count, Steps::kTraining);
   steps.class_names = {"training"};
   steps.notes.push_back(
-      "what the ranks do differs from step to step (it depends on values): a step ends where the "
+      "what the ranks do differs from step to step (in shapes, or with values): a step ends where "
+      "the "
       "optimizer runs");
   if (without > 0)
     steps.notes.push_back(

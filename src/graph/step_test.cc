@@ -209,6 +209,81 @@ TEST_F(StepTest, OptimizerDelimitsStepsThatDifferInEverything) {
             3u);  // between four ends: the optimizer's last run has no communication after it
 }
 
+// What doubling the micro-batch until memory runs out leaves: two steps of each size, of layers
+// that communicate alike; the last step ends in the middle.
+class GrowingStepTest : public StepTest {
+ protected:
+  void Write(const std::string& optimizer, uint32_t sizes, uint32_t steps_of_a_size,
+             const std::string& growing = "forward") {
+    std::filesystem::create_directory(directory_ + "/trace");
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      trace::Writer w;
+      ASSERT_EQ(w.Open((directory_ + "/" + TraceName(rank)).c_str(), rank, 2), 0);
+      const uint32_t stream = w.AddStream(0, 0, "default"), world[] = {0, 1};
+      w.Communicator({1, 2, rank, 0, 0}, world);
+      uint64_t calls = 0;
+      const auto launch = [&](const std::string& name, uint32_t grid) {
+        const uint32_t one[3] = {1, 1, 1}, blocks[3] = {grid, 1, 1};
+        w.Launch(stream, w.Kernel(trace::KernelKind::kKernel, name, blocks, one, 0, 0));
+      };
+      const auto communicate = [&](trace::CommOp op, uint64_t count) {
+        trace::CallRecord call{};
+        call.comm = 1;
+        call.op = static_cast<uint32_t>(op);
+        call.peer = -1;
+        call.group = 1;
+        call.count = count;
+        w.Comm(stream, w.Call(call), calls++, trace::ValueSource::kExact);
+      };
+      for (uint32_t size = 0; size < sizes; ++size) {
+        for (uint32_t step = 0; step < steps_of_a_size; ++step) {
+          for (int layer = 0; layer < 8; ++layer) {
+            // Kernels that come more often in each step, twice in it.
+            for (uint32_t i = 0; growing != "forward" && layer % 4 == 1 && i <= size; ++i)
+              launch(growing, 1);
+            communicate(trace::CommOp::kAllGather, 1000);
+            launch("forward", 1u << size);
+          }
+          if (size + 1 == sizes && step + 1 == steps_of_a_size) break;  // out of memory
+          for (int layer = 0; layer < 8; ++layer) {
+            launch("backward", 1u << size);
+            communicate(trace::CommOp::kReduceScatter, 1000);
+          }
+          launch(optimizer, 7);
+          communicate(trace::CommOp::kAllReduce, 1);
+        }
+      }
+      ASSERT_EQ(w.Close(0), 0);
+    }
+    graph_ = *LoadJob(directory_);
+  }
+};
+
+TEST_F(GrowingStepTest, StepsAreToldByNamesWhereEachSizeComesTwice) {
+  Write("multi_tensor_apply_FusedAdam", 5, 2);
+  const auto steps = DetectSteps(&graph_);
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  EXPECT_EQ(steps->method, Steps::Method::kNames);
+  EXPECT_EQ(steps->count(), 8u);  // of nine, the first has no optimizer before it
+  EXPECT_THAT(steps->notes, ElementsAre(HasSubstr("shapes differ from step to step")));
+}
+
+TEST_F(GrowingStepTest, LayersAreNoStepsWhereEveryStepDiffers) {
+  Write("multi_tensor_apply_FusedAdam", 6, 1);
+  const auto steps = DetectSteps(&graph_);
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  EXPECT_EQ(steps->method, Steps::Method::kNames);
+  EXPECT_EQ(steps->count(), 4u);
+}
+
+TEST_F(GrowingStepTest, UnknownOptimizerAndStepsThatDifferInTheirKernelsHaveNoPeriod) {
+  Write("my_own_update", 6, 1, "augment");
+  const auto steps = DetectSteps(&graph_);
+  EXPECT_EQ(steps.status().code(), absl::StatusCode::kNotFound)
+      << static_cast<int>(steps->method) << ": " << steps->count();
+  EXPECT_THAT(HintOf(steps.status()), HasSubstr("--step-mark"));
+}
+
 TEST_F(StepTest, MarksDelimitSteps) {
   std::filesystem::create_directory(directory_ + "/trace");
   {
