@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
@@ -30,6 +31,8 @@
 #include "src/coordinator/liveness.h"
 #include "src/coordinator/server.h"
 #include "src/trace/format.h"
+#include "src/trace/pending.h"
+#include "src/trace/reader.h"
 
 namespace prism::cli {
 namespace {
@@ -206,6 +209,7 @@ class Session {
   std::set<std::string> shared_memory_before_;
   std::set<int> job_pids_;
   sigset_t old_mask_{};
+  rlimit old_files_{};
   int signal_fd_ = -1;
   int control_fd_ = -1;
   std::map<int, Zygote> zygotes_;
@@ -391,6 +395,7 @@ absl::Status Session::Start() {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != controller) _exit(125);
     sigprocmask(SIG_SETMASK, &old_mask_, nullptr);
+    setrlimit(RLIMIT_NOFILE, &old_files_);
     if (piped) {
       dup2(out[1], STDOUT_FILENO);
       dup2(err[1], STDERR_FILENO);
@@ -675,6 +680,14 @@ void Session::RemoveSharedMemory() {
 }
 
 CaptureResult Session::Finish() {
+  // Ranks that did not end by themselves left what they held back beside their traces.
+  std::error_code error;
+  for (const auto& file : std::filesystem::directory_iterator(job_->path() + "/trace", error)) {
+    if (file.path().extension() != trace::kPendingSuffix) continue;
+    const absl::Status status =
+        trace::Reader::Recover(std::filesystem::path(file.path()).replace_extension().string());
+    if (!status.ok()) spdlog::warn("{}", std::string(status.message()));
+  }
   Coordinator& coordinator = server_->coordinator();
   CaptureResult result;
   result.job = job_->path();
@@ -704,6 +717,11 @@ CaptureResult Session::Finish() {
 absl::StatusOr<CaptureResult> Session::Run() {
   PRISM_RETURN_IF_ERROR(Prepare());
   shared_memory_before_ = SharedMemoryNames();
+  // One connection a rank; the ranks themselves keep the limit that they were given.
+  if (getrlimit(RLIMIT_NOFILE, &old_files_) == 0) {
+    const rlimit most{old_files_.rlim_max, old_files_.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &most);
+  }
   // Before the coordinator's threads, which inherit the mask.
   sigset_t mask;
   sigemptyset(&mask);

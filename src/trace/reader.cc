@@ -126,6 +126,13 @@ void Reader::MappingDeleter::operator()(Mapping* mapping) const {
 }
 
 absl::StatusOr<Reader> Reader::Open(const std::string& path, const ReadOptions& options) {
+  const absl::Status recovered = Recover(path);
+  absl::StatusOr<Reader> reader = OpenAsIs(path, options);
+  if (reader.ok() && !recovered.ok()) absl::StrAppend(&reader->problem_, "; ", recovered.message());
+  return reader;
+}
+
+absl::StatusOr<Reader> Reader::OpenAsIs(const std::string& path, const ReadOptions& options) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return ErrnoStatus(errno, path);
   struct stat st {};

@@ -127,6 +127,10 @@ class Reader {
   /// incomplete or damaged, with how much is readable.
   static absl::StatusOr<Reader> Open(const std::string& path, const ReadOptions& options = {});
 
+  /// Moves what the writer of `path` held back when it was killed to the trace. Open() does it. OK
+  /// too where there is nothing, or the writer lives.
+  static absl::Status Recover(const std::string& path);
+
   Reader(Reader&&) = default;
   Reader& operator=(Reader&&) = default;
 
@@ -172,6 +176,7 @@ class Reader {
   };
 
   Reader() = default;
+  static absl::StatusOr<Reader> OpenAsIs(const std::string& path, const ReadOptions& options);
   absl::Status Index();
   absl::Status AddChunk(const ChunkHeader& chunk, const char* payload);
   uint64_t NextGoodChunk(uint64_t from) const;

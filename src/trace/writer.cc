@@ -19,12 +19,13 @@
 #include <vector>
 
 #include "src/trace/crc32c.h"
+#include "src/trace/pending.h"
 
 namespace prism::trace {
 namespace {
 
 constexpr size_t kBufferBytes = 64 * 1024;
-constexpr size_t kBufferNodes = kBufferBytes / sizeof(Node);
+constexpr size_t kBufferNodes = (kBufferBytes - sizeof(PendingRegion)) / sizeof(Node);
 constexpr uint32_t kNone = UINT32_MAX;
 constexpr size_t kMaxStringBytes = 64 * 1024;
 
@@ -79,27 +80,16 @@ struct TextHash {
   size_t operator()(std::string_view s) const { return std::hash<std::string_view>()(s); }
 };
 
-/// Serialized table entries that are not in the file yet.
-struct TableBuffer {
-  ChunkKind kind;
-  uint64_t first = 0;
-  uint64_t count = 0;
-  std::string bytes = {};
-
-  void Append(const void* p, size_t n) { bytes.append(static_cast<const char*>(p), n); }
-  void Pad(size_t alignment) {
-    bytes.resize((bytes.size() + alignment - 1) / alignment * alignment, '\0');
-  }
-};
-
 struct Sequence {
+  Sequence(uint32_t n, SequenceKind k, uint64_t h)
+      : number(n), kind(k), handle(h), nodes(ChunkKind::kNodes, n) {}
+
   std::mutex mutex;
-  uint32_t number = 0;
-  SequenceKind kind = SequenceKind::kStream;
-  uint64_t handle = 0;
+  const uint32_t number;
+  const SequenceKind kind;
+  const uint64_t handle;
   bool sealed = false;
-  uint64_t flushed = 0;
-  std::vector<Node> buffer = {};
+  PendingBuffer nodes;  // those that are not in the file yet
 
   // Streams: the open span (its node's index is size()), and the group of the last node.
   std::vector<uint32_t> open = {};
@@ -115,7 +105,7 @@ struct Sequence {
   uint32_t group_left = 0;
   uint16_t group = 0;
 
-  uint64_t size() const { return flushed + buffer.size(); }
+  uint64_t size() const { return nodes.size(); }
 };
 
 struct ThreadSlot {
@@ -130,6 +120,7 @@ std::atomic<uint64_t> next_writer{1};
 // the parent's file.
 struct OpenWriter {
   std::atomic<bool> open{false};
+  PendingFile pending;
   OpenWriter* next = nullptr;
 };
 std::mutex registry_mutex;
@@ -138,7 +129,10 @@ OpenWriter* registry_head = nullptr;
 void BeforeFork() { registry_mutex.lock(); }
 void AfterForkInParent() { registry_mutex.unlock(); }
 void AfterForkInChild() {
-  for (OpenWriter* w = registry_head; w != nullptr; w = w->next) w->open.store(false);
+  for (OpenWriter* w = registry_head; w != nullptr; w = w->next) {
+    w->open.store(false);
+    w->pending.Abandon();
+  }
   registry_head = nullptr;
   registry_mutex.unlock();
 }
@@ -175,7 +169,7 @@ struct Writer::Impl : OpenWriter {
   uint64_t file_end = 0;
 
   std::mutex table_mutex;  // before file_mutex, after a sequence's mutex
-  TableBuffer strings{ChunkKind::kStrings}, sequences{ChunkKind::kSequences},
+  PendingBuffer strings{ChunkKind::kStrings}, sequences{ChunkKind::kSequences},
       kernels{ChunkKind::kKernels}, spans{ChunkKind::kSpans}, comms{ChunkKind::kComms},
       calls{ChunkKind::kCalls};
   std::unordered_map<std::string, uint32_t, TextHash, std::equal_to<>> string_ids;
@@ -187,7 +181,7 @@ struct Writer::Impl : OpenWriter {
   std::vector<std::vector<uint32_t>> span_kernels;
 
   std::mutex memory_mutex;
-  TableBuffer memory{ChunkKind::kMemory};
+  PendingBuffer memory{ChunkKind::kMemory};
 
   std::mutex sequence_mutex;  // growth only
   std::atomic<uint32_t> sequence_count{0};
@@ -263,17 +257,15 @@ struct Writer::Impl : OpenWriter {
     return true;
   }
 
-  void FlushTable(TableBuffer& table) {
-    if (table.count == 0) return;
-    WriteChunk(table.kind, 0, table.first, table.count, table.bytes.data(), table.bytes.size());
-    table.first += table.count;
-    table.count = 0;
-    table.bytes.clear();
+  void FlushTable(PendingBuffer& table) {
+    if (table.count() == 0) return;
+    WriteChunk(table.kind(), 0, table.first(), table.count(), table.data(), table.bytes());
+    table.Flushed();
   }
 
   void FlushTables() {
     std::lock_guard lock(table_mutex);
-    for (TableBuffer* table : {&strings, &sequences, &kernels, &spans, &comms, &calls})
+    for (PendingBuffer* table : {&strings, &sequences, &kernels, &spans, &comms, &calls})
       FlushTable(*table);
   }
 
@@ -285,23 +277,22 @@ struct Writer::Impl : OpenWriter {
   // The functions below want the sequence's mutex held.
 
   void FlushSequence(Sequence& s) {
-    if (s.buffer.empty()) return;
+    const uint64_t count = s.nodes.count();
+    if (count == 0) return;
     FlushTables();
-    if (!WriteChunk(ChunkKind::kNodes, s.number, s.flushed, s.buffer.size(), s.buffer.data(),
-                    s.buffer.size() * sizeof(Node))) {
-      dropped.fetch_add(s.buffer.size(), std::memory_order_relaxed);
-    } else {
-      written.fetch_add(s.buffer.size(), std::memory_order_relaxed);
-    }
-    s.flushed += s.buffer.size();
-    s.buffer.clear();
+    const bool done = WriteChunk(ChunkKind::kNodes, s.number, s.nodes.first(), count,
+                                 s.nodes.data(), s.nodes.bytes());
+    (done ? written : dropped).fetch_add(count, std::memory_order_relaxed);
+    s.nodes.Flushed();
   }
 
   void Append(Sequence& s, NodeKind kind, uint32_t a, uint32_t b, uint16_t detail = 0,
               ValueSource values = ValueSource::kGenerated) {
     if (s.sealed) return;
-    s.buffer.push_back({kind, Provenance(TimeSource::kAssumed, values), detail, a, b});
-    if (s.buffer.size() >= kBufferNodes) FlushSequence(s);
+    const Node node{kind, Provenance(TimeSource::kAssumed, values), detail, a, b};
+    s.nodes.Append(pending, &node, sizeof(node));
+    s.nodes.Commit();
+    if (s.nodes.count() >= kBufferNodes) FlushSequence(s);
   }
 
   void FlushHostTime(Sequence& thread) {
@@ -345,10 +336,10 @@ struct Writer::Impl : OpenWriter {
     span_kernels.push_back(ids);
     span_ids.emplace(hash, span);
     const SpanHeader header{hash, static_cast<uint32_t>(ids.size()), 0};
-    spans.Append(&header, sizeof(header));
-    spans.Append(ids.data(), ids.size() * sizeof(uint32_t));
-    spans.Pad(8);
-    ++spans.count;
+    spans.Append(pending, &header, sizeof(header));
+    spans.Append(pending, ids.data(), ids.size() * sizeof(uint32_t));
+    spans.Pad(pending, 8);
+    spans.Commit();
     return span;
   }
 
@@ -382,15 +373,12 @@ struct Writer::Impl : OpenWriter {
       block = new Sequence*[kBlock]();
       blocks[number / kBlock].store(block, std::memory_order_relaxed);
     }
-    auto* s = new Sequence;
-    s->number = number;
-    s->kind = record.kind;
-    s->handle = record.handle;
+    auto* s = new Sequence(number, record.kind, record.handle);
     block[number % kBlock] = s;
     {
       std::lock_guard table_lock(table_mutex);
-      sequences.Append(&record, sizeof(record));
-      ++sequences.count;
+      sequences.Append(pending, &record, sizeof(record));
+      sequences.Commit();
     }
     sequence_count.store(number + 1, std::memory_order_release);
     return s;
@@ -407,9 +395,9 @@ struct Writer::Impl : OpenWriter {
     const auto number = static_cast<uint32_t>(string_ids.size());
     string_ids.emplace(text, number);
     const auto length = static_cast<uint32_t>(text.size());
-    strings.Append(&length, sizeof(length));
-    strings.Append(text.data(), text.size());
-    ++strings.count;
+    strings.Append(pending, &length, sizeof(length));
+    strings.Append(pending, text.data(), text.size());
+    strings.Commit();
     return number;
   }
 
@@ -504,6 +492,7 @@ Writer::~Writer() {
   if (impl_ == nullptr) return;
   Guard(impl_, [&] { impl_->FlushAll(false); });
   Unregister(impl_.get());
+  if (is_open()) impl_->pending.Remove();
   if (impl_->fd >= 0) close(impl_->fd);
 }
 
@@ -536,6 +525,7 @@ int Writer::Open(const char* path, uint32_t rank, uint32_t world) {
   }
   impl_->fd = fd;
   impl_->file_end = sizeof(header);
+  impl_->pending.Open(path);
   Register(impl_.get());
   impl_->open.store(true, std::memory_order_release);
   return 0;
@@ -589,8 +579,8 @@ uint32_t Writer::Kernel(KernelKind kind, std::string_view name, const uint32_t g
         impl_->kernel_ids.emplace(record, static_cast<uint32_t>(impl_->kernel_hash.size()));
     if (inserted) {
       impl_->kernel_hash.push_back(KernelHash(name, record));
-      impl_->kernels.Append(&record, sizeof(record));
-      ++impl_->kernels.count;
+      impl_->kernels.Append(impl_->pending, &record, sizeof(record));
+      impl_->kernels.Commit();
     }
     number = it->second;
   });
@@ -605,8 +595,8 @@ uint32_t Writer::Call(const CallRecord& call) {
         impl_->call_ids.emplace(call, static_cast<uint32_t>(impl_->call_group.size()));
     if (inserted) {
       impl_->call_group.push_back(call.group);
-      impl_->calls.Append(&call, sizeof(call));
-      ++impl_->calls.count;
+      impl_->calls.Append(impl_->pending, &call, sizeof(call));
+      impl_->calls.Commit();
     }
     number = it->second;
   });
@@ -616,10 +606,10 @@ uint32_t Writer::Call(const CallRecord& call) {
 void Writer::Communicator(const CommRecord& comm, const uint32_t* world_ranks) {
   Guard(impl_, [&] {
     std::lock_guard lock(impl_->table_mutex);
-    impl_->comms.Append(&comm, sizeof(comm));
-    impl_->comms.Append(world_ranks, comm.size * sizeof(uint32_t));
-    impl_->comms.Pad(8);
-    ++impl_->comms.count;
+    impl_->comms.Append(impl_->pending, &comm, sizeof(comm));
+    impl_->comms.Append(impl_->pending, world_ranks, comm.size * sizeof(uint32_t));
+    impl_->comms.Pad(impl_->pending, 8);
+    impl_->comms.Commit();
   });
 }
 
@@ -805,9 +795,9 @@ void Writer::Memory(MemoryKind kind, int64_t bytes, uint64_t address) {
     bool full = false;
     {
       std::lock_guard lock(impl_->memory_mutex);
-      impl_->memory.Append(&record, sizeof(record));
-      ++impl_->memory.count;
-      full = impl_->memory.bytes.size() >= kBufferBytes;
+      impl_->memory.Append(impl_->pending, &record, sizeof(record));
+      impl_->memory.Commit();
+      full = impl_->memory.bytes() >= kBufferBytes;
     }
     if (full) {
       impl_->FlushTables();  // the thread's own record comes first
@@ -831,6 +821,13 @@ void Writer::Flush() {
   Guard(impl_, [&] { impl_->FlushAll(false); });
 }
 
+void Writer::FlushForDeath() {
+  Guard(impl_, [&] {
+    impl_->CloseSpans();
+    impl_->FlushAll(false);
+  });
+}
+
 int Writer::Close(int64_t exit_code) {
   if (impl_ == nullptr) return ENOMEM;
   Guard(impl_, [&] {
@@ -838,6 +835,7 @@ int Writer::Close(int64_t exit_code) {
     impl_->open.store(false, std::memory_order_release);
     const SealRecord seal{impl_->written.load(), impl_->dropped.load(), exit_code};
     impl_->WriteChunk(ChunkKind::kSeal, 0, 0, 1, &seal, sizeof(seal));
+    impl_->pending.Remove();
   });
   return impl_->status.load();
 }

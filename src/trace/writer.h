@@ -3,7 +3,9 @@
 // Owner: the driver shim; the other shims reach it through the shim core. No dependency but libc,
 // no exception, nothing printed: a failure (disk full, no permission) is kept in status() and shows
 // up as `dropped` in the seal. Thread-safe: each sequence has its own buffer and lock; tables have
-// one lock. Buffers are flushed at 64 KiB, and by Flush().
+// one lock. Buffers are flushed at 64 KiB, and by Flush(); they survive the process beside the
+// trace (pending.h), and who reads the trace of a rank that was killed gets them too. What only the
+// open span of a stream knows is lost then.
 //
 // Spans are formed here: Launch() extends the stream's open span; any other node on the stream
 // closes it, and so does a synchronization that waits for it, a launch from another thread, and a
@@ -75,6 +77,8 @@ class Writer {
   void Meta(std::string_view json);  // one JSON object
 
   void Flush();
+  /// Flushes, and ends open spans: for a process that is about to be killed.
+  void FlushForDeath();
   /// Closes open spans, writes everything and the seal. Returns 0 or an errno value.
   int Close(int64_t exit_code);
 

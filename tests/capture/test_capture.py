@@ -60,6 +60,17 @@ def test_fault_is_named_with_both_sides(prism, fault, headline, odd):
         assert "average_faulty" in diagnosis["parties"][1]["call_site"]
     job = result.read("job.json")
     assert job["state"] == "failed" and job["reason"] == diagnosis["headline"]
+    assert not list(result.job.glob("trace/*.pending"))
+
+
+def test_trace_of_a_killed_rank_has_all_that_it_did(prism):
+    result = prism.capture("torchrun", "--nproc-per-node", 4, FAULTS, "--fault", "kill", "--fault-rank", 2)
+    for rank, collectives in enumerate([6, 6, 5, 6]):  # a broadcast and an average in each of two steps, then a broadcast
+        shown = prism("inspect", "--json", result.job / f"trace/rank-{rank:05}.prt")
+        trace = json.loads(shown.out)
+        assert sum(sequence["kinds"].get("comm", 0) for sequence in trace["sequences"]) >= collectives, shown.out
+        if rank == 2:
+            assert trace["state"] == "incomplete" and "killed" in trace["problem"]
 
 
 def test_rank_that_waits_elsewhere_is_named_when_all_are_blocked(prism):

@@ -210,6 +210,13 @@ bool Rank::BeginLocked(const char* socket) {
   welcomed_ = mode_ == wire::Mode::kCapture || mode_ == wire::Mode::kEmulate;
   if (mode_ != wire::Mode::kPassthrough && welcome_.trace_path[0] != 0) {
     StartTrace(welcome_.trace_path);
+    // Of an aborted job the controller may kill the ranks: their open spans are ended before.
+    connection_.OnAbort(
+        [](const wire::Abort* abort, void*) {
+          trace::Writer* writer = Rank::Get().writer();
+          if (writer != nullptr && abort->comm == 0) writer->FlushForDeath();
+        },
+        nullptr);
   }
   if (welcomed_) {
     for (Ledger& ledger : ledgers_) {
