@@ -158,9 +158,10 @@ class _Output:
         self.muted = False
 
     def started(self):
-        """The child has its end."""
-        if self.read_end is not None:
-            os.close(self.write_end)
+        """The child has its end; of an output that is only logged nothing is left here, however many ranks there are."""
+        os.close(self.write_end)
+        if self.read_end is None:
+            self.log = None
 
     def pump(self):
         """Copies what is there; False at the end."""
@@ -191,9 +192,9 @@ class _Output:
             _write_all(self.terminal, self.prefix + self._unfinished + b"\n")
 
     def close(self):
-        if self.read_end is not None:
-            os.close(self.read_end)
-        os.close(self.log)
+        for descriptor in (self.read_end, self.log):
+            if descriptor is not None:
+                os.close(descriptor)
 
 
 def _write_all(descriptor, data):
