@@ -14,12 +14,13 @@ Bars, on max_memory_allocated and max_memory_reserved of every rank, against the
 | shapes depend on values, which `control` makes up               | 2 %       | 2 %      |
 | micro-batch search                                              | 0.2 %     | 0.5 %, and out of memory at the same size |
 
-A difference with an entry in EXPLAINED is printed with its reason and does not count as missed. Exit code: 0, 1 if a
-program failed, 3 if a bar was missed.
+A difference with an entry in EXPLAINED is printed with its reason and does not count as missed, up to the share that the
+entry allows. Exit code: 0, 1 if a program failed, 3 if a bar was missed.
 """
 
 import argparse
 import collections
+import dataclasses
 import json
 import subprocess
 import sys
@@ -35,17 +36,41 @@ BARS = {"static": (0.0, 0.0), "streams": (0.002, 0.005), "values": (0.02, 0.02)}
 # Programs whose tensors' sizes follow from values: routing of tokens to experts.
 VALUE_DEPENDENT = ("moe-", "qwen3-moe-eager")
 
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """Why a program's peaks lie beyond the bars, and how far they may: what lies beyond these shares is missed."""
+
+    reason: str
+    allocated: float = 0.0
+    reserved: float = 0.0
+
+
 # Each reason rests on the allocators' histories of both sides (--explain).
-HOST_AHEAD = (
-    "on the H200 the host runs ahead of the device: a buffer that another stream used comes back only when its event has "
-    "completed; on a free clock it has at once. The block that makes the difference is DDP's first gradient bucket, and the "
-    "H200's own repeats differ too"
+WATCHDOG = (
+    "PyTorch holds a bucket until its NCCL watchdog, which looks every 100 ms, has seen the all-reduce complete; a step takes "
+    "longer here than on a GPU, so it is a matter of milliseconds whether DDP's first buckets still exist when it makes the "
+    "next ones. The H200's own repeats of ddp-2 differ too"
+)
+NCCL_ADDRESSES = (
+    "the requests are equal; NCCL's own allocations, which hostnccl does not make, lie among the program's and decide at which "
+    "address the next region begins. The same history replayed with {} MiB of them takes every segment at the request at which "
+    "the H200 took it"
+)
+IN_FLIGHT = (
+    "at its peak the H200's last stage still had two micro-batches' buffers (512 KiB) in use by the communication stream: one "
+    "segment of 2 MiB"
 )
 CONVOLUTIONS = "cuDNN's heuristics choose the algorithms of convolutions and with them their workspaces"
 EXPLAINED = {
-    "ddp-2": HOST_AHEAD,
-    "gpt-ddp-2": HOST_AHEAD,
-    "loader": CONVOLUTIONS,
+    "ddp-2": Difference(WATCHDOG, allocated=0.091, reserved=0.046),
+    "gpt-ddp-2": Difference(WATCHDOG, allocated=0.158, reserved=0.11),
+    "gpt-pp-2": Difference(NCCL_ADDRESSES.format("144 to 216"), reserved=0.042),
+    "megatron-pipeline-2": Difference(NCCL_ADDRESSES.format("64 to 88"), reserved=0.007),
+    "megatron-interleaved-2": Difference(NCCL_ADDRESSES.format("168 to 240"), reserved=0.0125),
+    "pipeline-2": Difference(IN_FLIGHT, reserved=0.0094),
+    "loader": Difference(CONVOLUTIONS, allocated=0.03),
 }
 
 
@@ -63,16 +88,19 @@ def compare(name: str, ours: Outcome, theirs: list[Outcome]) -> dict:
     row["kind"] = kind_of(name, ours)
     if ours.search:
         compare_search(row, ours, theirs)
-    else:
-        for figure, bar in zip(FIGURES, BARS[row["kind"]], strict=True):
-            here, there = ours.peaks(figure), [repeat.peaks(figure) for repeat in theirs]
-            worst = max((outside(*pair) for pair in zip(here, zip(*there, strict=True), strict=True)), key=abs)
-            row[figure] = {"here": here, "h200": there, "outside": worst}
-            if abs(worst) > bar:
-                row["missed"].append(f"{figure} {worst:+.2%}")
-        row["requested_equal"] = any(ours.peaks("peak_requested") == repeat.peaks("peak_requested") for repeat in theirs)
-    if row["missed"] and name in EXPLAINED:
-        row["explained"] = EXPLAINED[name]
+        return row
+    known = EXPLAINED.get(name, Difference(""))
+    within = True
+    for figure, bar, bound in zip(FIGURES, BARS[row["kind"]], (known.allocated, known.reserved), strict=True):
+        here, there = ours.peaks(figure), [repeat.peaks(figure) for repeat in theirs]
+        worst = max((outside(*pair) for pair in zip(here, zip(*there, strict=True), strict=True)), key=abs)
+        row[figure] = {"here": here, "h200": there, "outside": worst}
+        if abs(worst) > bar:
+            row["missed"].append(f"{figure} {worst:+.2%}" + (f", known up to {bound:.1%}" if known.reason else ""))
+            within = within and abs(worst) <= bound
+    row["requested_equal"] = any(ours.peaks("peak_requested") == repeat.peaks("peak_requested") for repeat in theirs)
+    if row["missed"] and within:
+        row["explained"] = known.reason
     return row
 
 
