@@ -361,7 +361,7 @@ class _Family:
             pid = os.fork()
             if pid == 0:
                 self._become_child(out, err)
-                return Rank(rank, environment, program)
+                return Rank(rank, environment, program, forked=True)
         else:
             pid = self._spawn(rank, program, environment, out, err)
         for output in (out, err):

@@ -50,6 +50,8 @@ def main():
     # From here on this process is a rank; what it returns to is the interpreter's ordinary end (threads are joined, atexit
     # handlers run, the exit code is the program's).
     gc.enable()
+    if role.forked:
+        program.leave(role.run)
     return role.run()
 
 
