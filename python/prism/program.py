@@ -152,8 +152,14 @@ class Rank:
 
 
 def leave(run):
-    """Ends a forked process with what run() returns or raises, as the interpreter's end does, but for taking every module apart:
-    that would write to each object that the ranks share, and cost all of them a heap of their own at the same moment."""
+    """Ends a forked process with what run() returns or raises, as the interpreter's end does, but for taking apart what the zygote
+    made, modules and C++ statics: that would write to all that the ranks share, and cost each of them a heap of its own at the
+    same moment."""
+    libc = ctypes.PyDLL(None)  # with the interpreter's lock: no thread of Python may run into what is being taken down
+    # Handlers run last in, first out: those of libraries that this process loads or starts come before these two, which leave
+    # out those from before the fork.
+    libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
+    getattr(libc, "__cxa_atexit")(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
     try:
         code = run()
     except SystemExit as end:
@@ -179,8 +185,7 @@ def leave(run):
             stream.flush()
         except (AttributeError, OSError, ValueError):
             pass
-    # With the interpreter's lock held, so that no thread of Python runs into what is being taken down.
-    ctypes.PyDLL(None).exit((code or 0) & 0xFF)
+    libc.exit((code or 0) & 0xFF)
 
 
 def _begin():
