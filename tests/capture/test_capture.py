@@ -73,6 +73,16 @@ def test_trace_of_a_killed_rank_has_all_that_it_did(prism):
             assert trace["state"] == "incomplete" and "killed" in trace["problem"]
 
 
+def test_forked_ranks_end_as_interpreters_do(prism, tmp_path):
+    result = prism.capture("torchrun", "--nproc-per-node", 2, PROGRAMS / "leaves_late.py", tmp_path, flags=("--tee", "all"))
+    assert result.code == 1
+    for rank in (0, 1):
+        assert (tmp_path / f"unclosed-{rank}").read_text() == "written"
+        assert f"thread of {rank}" in result.out and f"atexit of {rank}" in result.out
+        assert json.loads(prism("inspect", "--json", result.job / f"trace/rank-{rank:05}.prt").out)["exit_code"] == rank
+    assert "left by 1" in result.err + result.out
+
+
 def test_rank_that_waits_elsewhere_is_named_when_all_are_blocked(prism):
     result = prism.capture("torchrun", "--nproc-per-node", 3, PROGRAMS / "hang.py", "lock")
     assert result.code == 1
