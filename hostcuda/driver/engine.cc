@@ -32,8 +32,10 @@ struct FutexWaiter {
 constexpr uint32_t kFutex32 = 2;
 constexpr int kMaxWaiters = 128;
 
-// How long a query waits for peers, once for an operation: they may be waiting for this host.
-constexpr uint64_t kPeersMayTakeNs = 2'000'000'000;
+// How long a query waits for peers, once for an operation. They may be waiting for this host: each
+// wait in vain halves the next.
+constexpr uint64_t kLongestPatienceNs = 2'000'000'000;
+constexpr uint64_t kLeastPatienceNs = 10'000'000;
 
 // True on threads that submit work. Others only watch (NCCL's watchdog) and are told what is.
 thread_local bool t_submits = false;
@@ -72,7 +74,8 @@ Engine::Engine(Session* session)
     : clock_(Clock()),
       session_(session),
       bell_(session->Doorbell(session->self())),
-      sleepers_(session->Sleepers(session->self())) {}
+      sleepers_(session->Sleepers(session->self())),
+      patience_ns_(kLongestPatienceNs) {}
 
 StreamRef Engine::CreateStream(Context* context, unsigned flags, int priority, bool legacy) {
   auto stream = std::make_shared<Stream>();
@@ -373,8 +376,10 @@ bool Engine::PeersReach(const Point& point, std::unique_lock<std::mutex>& lock) 
   Stream& stream = *point.stream;
   if (!t_submits || point.sequence <= stream.asked || !AwaitsPeers(stream)) return false;
   stream.asked = point.sequence;
-  return WaitUntil(
-      lock, [&] { return Reached(point); }, clock_.NowNs() + kPeersMayTakeNs);
+  const bool reached = WaitUntil(
+      lock, [&] { return Reached(point); }, clock_.NowNs() + patience_ns_);
+  patience_ns_ = reached ? kLongestPatienceNs : std::max(patience_ns_ / 2, kLeastPatienceNs);
+  return reached;
 }
 
 CUresult Engine::SynchronizeEvent(Event& event) {

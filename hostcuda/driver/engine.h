@@ -251,6 +251,7 @@ class Engine {
   Session* session_;
   std::atomic<uint32_t>* bell_;
   std::atomic<uint32_t>* sleepers_;
+  uint64_t patience_ns_;  // with peers
   std::mutex mutex_;
   std::condition_variable progress_wanted_;
   std::vector<StreamRef> pending_;
