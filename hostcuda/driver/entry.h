@@ -5,6 +5,8 @@
 #include <cuda.h>
 #include <cudaProfiler.h>
 
+#include <type_traits>
+
 #ifndef __CUDA_API_VERSION_INTERNAL
 #error \
     "the driver is compiled with -D__CUDA_API_VERSION_INTERNAL: all versions of every call under their own symbols"
@@ -38,7 +40,28 @@
       resolved_error != CUDA_SUCCESS)                                           \
   return resolved_error
 
+/// Defines `driver` and `name`, the event that `handle` means, or returns the error.
+#define HC_EVENT(name, handle)                                                    \
+  HC_DRIVER();                                                                    \
+  ::hostcuda::Event* const name = ::hostcuda::Checked<::hostcuda::Event>(handle); \
+  if (name == nullptr) return CUDA_ERROR_INVALID_HANDLE
+
 namespace hostcuda {
+
+/// The object that `handle` points to; null where it is not a live `Object`.
+template <class Object, class Handle>
+Object* Checked(Handle handle) {
+  auto* object = reinterpret_cast<Object*>(handle);
+  return object != nullptr && object->magic == Object::kMagic ? object : nullptr;
+}
+
+/// Answers a query: *out = value, or CUDA_ERROR_INVALID_VALUE where the caller gave no place.
+template <class Value>
+CUresult Answer(Value* out, std::type_identity_t<Value> value) {
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *out = value;
+  return CUDA_SUCCESS;
+}
 
 /// Says once per call name, on stderr, that it is not implemented. Returns
 /// CUDA_ERROR_NOT_SUPPORTED.

@@ -38,6 +38,7 @@ bool ValidDevice(CUdevice device) { return device >= 0 && device < VisibleDevice
 
 }  // namespace hostcuda
 
+using hostcuda::Checked;
 using hostcuda::Context;
 using hostcuda::Gpu;
 using hostcuda::ValidDevice;
@@ -310,12 +311,6 @@ CUresult Create(CUcontext* out, unsigned flags, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-/// The context behind a handle, or null.
-Context* Checked(CUcontext handle) {
-  auto* context = reinterpret_cast<Context*>(handle);
-  return context != nullptr && context->magic == Context::kMagic ? context : nullptr;
-}
-
 }  // namespace
 
 HC_ENTRY CUresult cuCtxCreate_v2(CUcontext* pctx, unsigned int flags, CUdevice dev) {
@@ -338,13 +333,13 @@ HC_ENTRY CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreatePa
 
 HC_ENTRY CUresult cuCtxDestroy_v2(CUcontext ctx) {
   HC_DRIVER();
-  Context* context = Checked(ctx);
+  Context* context = Checked<Context>(ctx);
   return context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : hostcuda::DestroyContext(context);
 }
 
 HC_ENTRY CUresult cuCtxPushCurrent_v2(CUcontext ctx) {
   HC_DRIVER();
-  Context* context = Checked(ctx);
+  Context* context = Checked<Context>(ctx);
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   hostcuda::PushContext(context);
   return CUDA_SUCCESS;
@@ -360,7 +355,7 @@ HC_ENTRY CUresult cuCtxPopCurrent_v2(CUcontext* pctx) {
 
 HC_ENTRY CUresult cuCtxSetCurrent(CUcontext ctx) {
   HC_DRIVER();
-  Context* context = Checked(ctx);
+  Context* context = Checked<Context>(ctx);
   if (ctx != nullptr && context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (context != nullptr && !context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   hostcuda::SetCurrentContext(context);
@@ -377,7 +372,7 @@ HC_ENTRY CUresult cuCtxGetCurrent(CUcontext* pctx) {
 HC_ENTRY CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext ctx) {
   HC_DRIVER();
   if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Context* context = ctx == nullptr ? hostcuda::CurrentContext() : Checked(ctx);
+  Context* context = ctx == nullptr ? hostcuda::CurrentContext() : Checked<Context>(ctx);
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   *device = context->device;
   return CUDA_SUCCESS;
@@ -386,7 +381,7 @@ HC_ENTRY CUresult cuCtxGetDevice(CUdevice* device) { return cuCtxGetDevice_v2(de
 
 HC_ENTRY CUresult cuCtxGetId(CUcontext ctx, unsigned long long* ctxId) {
   HC_DRIVER();
-  Context* context = ctx == nullptr ? hostcuda::CurrentContext() : Checked(ctx);
+  Context* context = ctx == nullptr ? hostcuda::CurrentContext() : Checked<Context>(ctx);
   if (ctxId == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   *ctxId = context->number;
@@ -409,14 +404,14 @@ HC_ENTRY CUresult cuCtxSetFlags(unsigned int flags) {
 HC_ENTRY CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int* version) {
   HC_DRIVER();
   if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (ctx != nullptr && Checked(ctx) == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (ctx != nullptr && Checked<Context>(ctx) == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   *version = 3020;
   return CUDA_SUCCESS;
 }
 
 HC_ENTRY CUresult cuCtxSynchronize_v2(CUcontext ctx) {
   HC_DRIVER();
-  Context* context = ctx == nullptr ? hostcuda::CurrentContext() : Checked(ctx);
+  Context* context = ctx == nullptr ? hostcuda::CurrentContext() : Checked<Context>(ctx);
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   return driver->engine().SynchronizeContext(*context);
@@ -473,7 +468,7 @@ HC_ENTRY CUresult cuCtxResetPersistingL2Cache(void) {
 
 HC_ENTRY CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) {
   HC_CONTEXT();
-  Context* peer = Checked(peerContext);
+  Context* peer = Checked<Context>(peerContext);
   if (Flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (peer == nullptr || peer == context) return CUDA_ERROR_INVALID_CONTEXT;
   // Every device's memory is the process's own: access needs no set-up, only the state is kept.
@@ -483,7 +478,7 @@ HC_ENTRY CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flag
 
 HC_ENTRY CUresult cuCtxDisablePeerAccess(CUcontext peerContext) {
   HC_CONTEXT();
-  Context* peer = Checked(peerContext);
+  Context* peer = Checked<Context>(peerContext);
   if (peer == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   std::lock_guard<std::mutex> lock(driver->engine().mutex());
   return context->peers.erase(peer) != 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;

@@ -8,6 +8,7 @@
 #include "hostcuda/driver/graph.h"
 #include "hostcuda/driver/launch.h"
 
+using hostcuda::Checked;
 using hostcuda::EventRef;
 using hostcuda::FunctionWork;
 using hostcuda::Graph;
@@ -18,12 +19,6 @@ using hostcuda::PollState;
 using hostcuda::UserObject;
 
 namespace {
-
-template <class Object, class Handle>
-Object* Checked(Handle handle) {
-  auto* object = reinterpret_cast<Object*>(handle);
-  return object != nullptr && object->magic == Object::kMagic ? object : nullptr;
-}
 
 /// The engine's mutex guards graphs, too.
 std::unique_lock<std::mutex> Lock() {
@@ -344,16 +339,24 @@ HC_ENTRY CUresult cuGraphGetEdges(CUgraph hGraph, CUgraphNode* from, CUgraphNode
                                   size_t* numEdges) {
   return cuGraphGetEdges_v2(hGraph, from, to, nullptr, numEdges);
 }
+namespace {
+
+CUresult Neighbours(CUgraphNode handle, std::vector<GraphNode*> GraphNode::*which,
+                    CUgraphNode* list, CUgraphEdgeData* edges, size_t* count) {
+  HC_DRIVER();
+  GraphNode* node = Checked<GraphNode>(handle);
+  if (node == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const auto lock = Lock();
+  if (edges != nullptr && count != nullptr) memset(edges, 0, *count * sizeof *edges);
+  return AnswerList(node->*which, list, count);
+}
+
+}  // namespace
+
 HC_ENTRY CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode* dependencies,
                                                 CUgraphEdgeData* edgeData,
                                                 size_t* numDependencies) {
-  HC_DRIVER();
-  GraphNode* node = Checked<GraphNode>(hNode);
-  if (node == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto lock = Lock();
-  if (edgeData != nullptr && numDependencies != nullptr)
-    memset(edgeData, 0, *numDependencies * sizeof *edgeData);
-  return AnswerList(node->dependencies, dependencies, numDependencies);
+  return Neighbours(hNode, &GraphNode::dependencies, dependencies, edgeData, numDependencies);
 }
 HC_ENTRY CUresult cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode* dependencies,
                                              size_t* numDependencies) {
@@ -362,13 +365,7 @@ HC_ENTRY CUresult cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode* dep
 HC_ENTRY CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode* dependentNodes,
                                                   CUgraphEdgeData* edgeData,
                                                   size_t* numDependentNodes) {
-  HC_DRIVER();
-  GraphNode* node = Checked<GraphNode>(hNode);
-  if (node == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto lock = Lock();
-  if (edgeData != nullptr && numDependentNodes != nullptr)
-    memset(edgeData, 0, *numDependentNodes * sizeof *edgeData);
-  return AnswerList(node->dependents, dependentNodes, numDependentNodes);
+  return Neighbours(hNode, &GraphNode::dependents, dependentNodes, edgeData, numDependentNodes);
 }
 HC_ENTRY CUresult cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode* dependentNodes,
                                                size_t* numDependentNodes) {
@@ -539,14 +536,24 @@ HC_ENTRY CUresult cuGraphAddEventWaitNode(CUgraphNode* phGraphNode, CUgraph hGra
                  TypeLabel(CU_GRAPH_NODE_TYPE_WAIT_EVENT), hostcuda::MakeEventWait(own->handle),
                  own->handle);
 }
+namespace {
+
+/// The two ends of each edge, checked; false where one is no node or `graph` no graph.
+bool Edges(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count,
+           std::vector<GraphNode*>* sources, std::vector<GraphNode*>* targets) {
+  return Checked<Graph>(graph) != nullptr && Nodes(from, count, sources) &&
+         Nodes(to, count, targets);
+}
+
+}  // namespace
+
 HC_ENTRY CUresult cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode* from,
                                             const CUgraphNode* to, const CUgraphEdgeData* edgeData,
                                             size_t numDependencies) {
   HC_DRIVER();
   (void)edgeData;
   std::vector<GraphNode*> sources, targets;
-  if (Checked<Graph>(hGraph) == nullptr || !Nodes(from, numDependencies, &sources) ||
-      !Nodes(to, numDependencies, &targets))
+  if (!Edges(hGraph, from, to, numDependencies, &sources, &targets))
     return CUDA_ERROR_INVALID_VALUE;
   const auto lock = Lock();
   for (size_t i = 0; i < numDependencies; ++i) {
@@ -569,8 +576,7 @@ HC_ENTRY CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode
   HC_DRIVER();
   (void)edgeData;
   std::vector<GraphNode*> sources, targets;
-  if (Checked<Graph>(hGraph) == nullptr || !Nodes(from, numDependencies, &sources) ||
-      !Nodes(to, numDependencies, &targets))
+  if (!Edges(hGraph, from, to, numDependencies, &sources, &targets))
     return CUDA_ERROR_INVALID_VALUE;
   const auto lock = Lock();
   for (size_t i = 0; i < numDependencies; ++i) {

@@ -10,6 +10,8 @@
 #include "hostcuda/driver/shared_event.h"
 #include "hostcuda/driver/stream_memory.h"
 
+using hostcuda::Answer;
+using hostcuda::Checked;
 using hostcuda::Event;
 using hostcuda::EventRef;
 using hostcuda::kDone;
@@ -30,11 +32,6 @@ CUresult CreateStream(CUstream* out, unsigned flags, int priority) {
       driver->engine().CreateStream(context, flags, std::clamp(priority, -5, 0), false);
   *out = reinterpret_cast<CUstream>(stream.get());
   return CUDA_SUCCESS;
-}
-
-Event* Checked(CUevent handle) {
-  auto* event = reinterpret_cast<Event*>(handle);
-  return event != nullptr && event->magic == Event::kMagic ? event : nullptr;
 }
 
 }  // namespace
@@ -67,27 +64,19 @@ HC_ENTRY CUresult cuStreamQuery(CUstream hStream) {
 }
 HC_ENTRY CUresult cuStreamGetPriority(CUstream hStream, int* priority) {
   HC_STREAM(stream, hStream);
-  if (priority == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *priority = stream->priority;
-  return CUDA_SUCCESS;
+  return Answer(priority, stream->priority);
 }
 HC_ENTRY CUresult cuStreamGetFlags(CUstream hStream, unsigned int* flags) {
   HC_STREAM(stream, hStream);
-  if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *flags = stream->flags;
-  return CUDA_SUCCESS;
+  return Answer(flags, stream->flags);
 }
 HC_ENTRY CUresult cuStreamGetId(CUstream hStream, unsigned long long* streamId) {
   HC_STREAM(stream, hStream);
-  if (streamId == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *streamId = stream->number;
-  return CUDA_SUCCESS;
+  return Answer(streamId, stream->number);
 }
 HC_ENTRY CUresult cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
   HC_STREAM(stream, hStream);
-  if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *pctx = reinterpret_cast<CUcontext>(stream->context);
-  return CUDA_SUCCESS;
+  return Answer(pctx, reinterpret_cast<CUcontext>(stream->context));
 }
 HC_ENTRY CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreenCtx) {
   if (pGreenCtx == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -96,9 +85,7 @@ HC_ENTRY CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCt
 }
 HC_ENTRY CUresult cuStreamGetDevice(CUstream hStream, CUdevice* device) {
   HC_STREAM(stream, hStream);
-  if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *device = stream->context->device;
-  return CUDA_SUCCESS;
+  return Answer(device, stream->context->device);
 }
 HC_ENTRY CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr,
                                        CUstreamAttrValue* value_out) {
@@ -142,9 +129,7 @@ HC_ENTRY CUresult cuEventCreate(CUevent* phEvent, unsigned int Flags) {
 }
 
 HC_ENTRY CUresult cuEventDestroy_v2(CUevent hEvent) {
-  HC_DRIVER();
-  Event* event = Checked(hEvent);
-  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  HC_EVENT(event, hEvent);
   EventRef last;
   {
     std::lock_guard<std::mutex> lock(driver->engine().mutex());
@@ -157,7 +142,7 @@ HC_ENTRY CUresult cuEventDestroy(CUevent hEvent) { return cuEventDestroy_v2(hEve
 
 HC_ENTRY CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags) {
   HC_STREAM(stream, hStream);
-  Event* event = Checked(hEvent);
+  Event* event = Checked<Event>(hEvent);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if ((flags & ~static_cast<unsigned>(CU_EVENT_RECORD_EXTERNAL)) != 0)
     return CUDA_ERROR_INVALID_VALUE;
@@ -171,22 +156,18 @@ HC_ENTRY CUresult cuEventRecord(CUevent hEvent, CUstream hStream) {
 }
 
 HC_ENTRY CUresult cuEventQuery(CUevent hEvent) {
-  HC_DRIVER();
-  Event* event = Checked(hEvent);
-  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  HC_EVENT(event, hEvent);
   return event->shared != nullptr ? hostcuda::QueryShared(event->shared)
                                   : driver->engine().QueryEvent(*event);
 }
 HC_ENTRY CUresult cuEventSynchronize(CUevent hEvent) {
-  HC_DRIVER();
-  Event* event = Checked(hEvent);
-  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  HC_EVENT(event, hEvent);
   return event->shared != nullptr ? hostcuda::SynchronizeShared(event->shared)
                                   : driver->engine().SynchronizeEvent(*event);
 }
 HC_ENTRY CUresult cuEventElapsedTime_v2(float* pMilliseconds, CUevent hStart, CUevent hEnd) {
   HC_DRIVER();
-  Event *start = Checked(hStart), *end = Checked(hEnd);
+  Event *start = Checked<Event>(hStart), *end = Checked<Event>(hEnd);
   if (start == nullptr || end == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   return pMilliseconds == nullptr ? CUDA_ERROR_INVALID_VALUE
                                   : driver->engine().Elapsed(pMilliseconds, *start, *end);
@@ -197,7 +178,7 @@ HC_ENTRY CUresult cuEventElapsedTime(float* pMilliseconds, CUevent hStart, CUeve
 
 HC_ENTRY CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags) {
   HC_STREAM(stream, hStream);
-  Event* event = Checked(hEvent);
+  Event* event = Checked<Event>(hEvent);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if ((Flags & ~static_cast<unsigned>(CU_EVENT_WAIT_EXTERNAL)) != 0)
     return CUDA_ERROR_INVALID_VALUE;
@@ -208,7 +189,7 @@ HC_ENTRY CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned i
 
 HC_ENTRY CUresult cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent event) {
   HC_CONTEXT();
-  Event* own = Checked(event);
+  Event* own = Checked<Event>(event);
   if (own == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (pHandle == nullptr || own->shared == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *pHandle = own->ipc_handle;
