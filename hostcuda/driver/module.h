@@ -43,7 +43,8 @@ struct Module {
   static constexpr uint32_t kMagic = 0x4d4f4455;
   uint32_t magic = kMagic;
   bool every_name = false;  // the image does not tell its names
-  bool own = false;         // hostcuda's image: its kernels are libraries', which need no opting in to shared memory
+  bool own = false;  // hostcuda's image: its kernels are libraries', which need no opting in to
+                     // shared memory
   std::mutex mutex;
   struct Parameters {
     bool known = false;
