@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 
 from _prism import imports
 from _prism.program import Program, Rank
@@ -323,7 +324,10 @@ class _Family:
             how = "spawn" if reason else "fork"
             self.control.tell(type="note", launch=how, reason=reason or "", imported=notes)
         if how == "fork":
-            # The heap of the imports becomes permanent: the collector of a child never writes to these pages.
+            # What the imports made is the zygote's: a child does not clean it up at its end (torch would take out every operator
+            # that a library registered, one by one), and its collector never writes to these pages.
+            for finalizer in list(weakref.finalize._registry):
+                finalizer.atexit = False
             gc.collect()
             gc.disable()
             gc.freeze()
