@@ -9,6 +9,7 @@
 #include "src/cli/verbs.h"
 #include "src/graph/check.h"
 #include "src/graph/graph.h"
+#include "src/graph/matching_table.h"
 
 namespace prism::cli {
 namespace {
@@ -68,6 +69,13 @@ class CheckVerb final : public Verb {
       if (whole) {
         for (const graph::Finding& finding : graph::CheckStructure(*graph))
           found["findings"].push_back(finding.text);
+        const auto matching = job.Read("matching.json");
+        if (matching.ok()) {
+          for (const graph::Finding& finding : graph::CompareWithMatching(*graph, *matching))
+            found["findings"].push_back(finding.text);
+        } else {
+          found["findings"].push_back(std::string(matching.status().message()));
+        }
       }
     } else {
       found["traces"] = std::string(graph.status().message());

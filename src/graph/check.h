@@ -18,9 +18,10 @@
 namespace prism::graph {
 
 enum class FindingKind {
-  kUnmatched,  // a collective that not all members call, a send without its receive
-  kMismatch,   // operation, type, count, reduction or root differ
-  kCycle,      // operations that wait for each other
+  kUnmatched,     // a collective that not all members call, a send without its receive
+  kMismatch,      // operation, type, count, reduction or root differ
+  kCycle,         // operations that wait for each other
+  kDisagreement,  // the coordinator counted something else (matching_table.h)
 };
 
 struct Finding {

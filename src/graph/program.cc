@@ -173,7 +173,7 @@ std::vector<uint32_t> PeerPattern(const Reader& trace) {
 std::string_view CommOpName(CommOp op) {
   static constexpr std::string_view kNames[] = {
       "AllReduce", "Reduce", "Broadcast", "AllGather", "ReduceScatter",
-      "AllToAll",  "Gather", "Scatter",   "Send",      "Recv"};
+      "AlltoAll",  "Gather", "Scatter",   "Send",      "Recv"};
   const auto index = static_cast<size_t>(op);
   return index < std::size(kNames) ? kNames[index] : "unknown operation";
 }
