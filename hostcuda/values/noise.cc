@@ -1,15 +1,20 @@
 #include "hostcuda/values/noise.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/abs.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argsort.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <string>
 
 #include "hostcuda/values/alias.h"
@@ -54,6 +59,35 @@ bool TruthValue(const Invocation& call) {
   return with_itself == (name == "aten::eq");
 }
 
+// N(0, 1) out of a table that is drawn once: drawing anew took most of a program's time. Its length
+// is prime, so that rows of any length differ.
+const at::Tensor& NormalTable(at::ScalarType type) {
+  constexpr int64_t kLength = 65521;
+  static std::mutex mutex;
+  static auto* tables = new std::map<at::ScalarType, at::Tensor>;
+  const std::lock_guard lock(mutex);
+  at::Tensor& table = (*tables)[type];
+  if (!table.defined())
+    table = at::randn({kLength}, CpuGenerator({1, 0}), at::TensorOptions(at::kFloat)).to(type);
+  return table;
+}
+
+// Fills `out` with the table's values from a place on that `generator` draws.
+void FillNormal(const at::Tensor& out, at::Generator generator) {
+  const at::Tensor& table = NormalTable(out.scalar_type());
+  const at::Tensor flat =
+      out.is_contiguous() ? out.view({-1}) : at::empty({out.numel()}, out.options());
+  const auto drawn = at::check_generator<at::CPUGeneratorImpl>(generator)->random();
+  int64_t from = static_cast<int64_t>(drawn) % table.numel();
+  for (int64_t to = 0; to < flat.numel();) {
+    const int64_t count = std::min(flat.numel() - to, table.numel() - from);
+    flat.narrow(0, to, count).copy_(table.narrow(0, from, count));
+    to += count;
+    from = 0;
+  }
+  if (!out.is_contiguous()) out.copy_(flat.view(out.sizes()));
+}
+
 void Fill(const Invocation& call, const at::Tensor& out, const at::Generator& generator) {
   const std::string& name = call.schema().name();
   if (out.numel() == 0) return;
@@ -64,7 +98,7 @@ void Fill(const Invocation& call, const at::Tensor& out, const at::Generator& ge
       out.fill_(1);  // 8-bit floats have no random kernel
       return;
     }
-    out.normal_(0, 1, generator);
+    FillNormal(out, generator);
     if (Contains(name, {"norm", "var", "std", "loss", "softmax", "sigmoid", "exp", "sqrt", "abs",
                         "topk"}) &&
         !out.is_complex()) {
