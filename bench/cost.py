@@ -136,7 +136,7 @@ class Cost:
     def _held(self, name: str) -> tuple[Path, dict[str, str]]:
         directory = self.scratch / name
         directory.mkdir()
-        return directory, {"COST_OUTPUT": str(directory), "OMP_NUM_THREADS": "1"}
+        return directory, {"COST_OUTPUT": str(directory), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "examples")}
 
     def _capture(self, job: Path, target: str, *command: object) -> list:
         return [self.options.prism, "capture", "--device", "host", "--values", "none", "--target", target, "--job", job, "--", *command]

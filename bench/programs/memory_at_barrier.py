@@ -1,19 +1,16 @@
 """Trains examples/train_gpt.py, then holds every rank at a barrier while each writes down what memory it takes.
 
-    COST_OUTPUT=DIR torchrun --nproc-per-node 8 memory_at_barrier.py --parallel fsdp2 --steps 3     # DIR/rank-00000.json ...
+    PYTHONPATH=examples COST_OUTPUT=DIR torchrun --nproc-per-node 8 memory_at_barrier.py --parallel fsdp2    # DIR/rank-00000.json ...
 
 Takes train_gpt.py's arguments. PSS (a page shared by n processes counts 1/n to each) means something only while all ranks are there.
 """
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 import train_gpt
 
 

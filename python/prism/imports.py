@@ -36,17 +36,17 @@ def _local_files(module, folder):
 
 
 def wanted(source_path):
-    """The imports of the program and of the files beside it that it imports, in order, known packages only."""
+    """The imports of the program and of the files beside it and on PYTHONPATH that it imports, in order, known packages only."""
     if source_path is None:
         return []
-    folder = os.path.dirname(os.path.abspath(source_path))
+    folders = [os.path.dirname(os.path.abspath(source_path)), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     pending, seen, found = [source_path], {os.path.abspath(source_path)}, {}
     while pending and len(seen) < _MOST_FILES:
         for module, name in _imports_of(pending.pop()):
             if module.split(".")[0] in _HEAVY:
                 found.setdefault((module, name))
                 continue
-            for path in _local_files(module, folder):
+            for path in (path for folder in folders for path in _local_files(module, folder)):
                 if os.path.abspath(path) not in seen:
                     seen.add(os.path.abspath(path))
                     pending.append(path)
