@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Measures what a job costs the machine that hosts it: memory of a rank, time and memory of many, bytes of trace.
 
-    bench/cost.py                                        # everything; 128 ranks need 16 GB
+    bench/cost.py                                        # everything; 128 ranks need 8 GB
     bench/cost.py --only torchrun trace
+    bench/cost.py --only many --preset 8b                # 128 ranks of an 8B model
     bench/cost.py --output bench/results/cost.json
 
 | figure   | how                                                                                           | bar             |
