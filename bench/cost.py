@@ -20,6 +20,7 @@ a bar was missed.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -68,7 +69,8 @@ class HostMemory:
             self.least = min(self.least, self.available())
             if self.least < LEAST_AVAILABLE and not self.exhausted:
                 self.exhausted = True
-                os.killpg(self.process.pid, signal.SIGTERM)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.process.pid, signal.SIGTERM)
 
     def end(self) -> int:
         """Returns the most bytes that were taken."""

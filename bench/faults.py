@@ -55,7 +55,11 @@ def measure(fault: str, options: argparse.Namespace) -> dict:
             code = process.wait(options.timeout)
         except subprocess.TimeoutExpired:
             process.terminate()
-            code = process.wait()
+            try:
+                code = process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                code = process.wait()
         end = time.monotonic()
         for watcher in watchers:
             watcher.join()

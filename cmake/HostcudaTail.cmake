@@ -8,7 +8,7 @@ function(hostcuda_objects NAME)
   cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
   add_library(${NAME} OBJECT ${A_SOURCES})
   target_include_directories(${NAME} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/hostcuda/include)
-  target_compile_options(${NAME} PRIVATE -fvisibility=hidden -fvisibility-inlines-hidden -fno-semantic-interposition)
+  target_compile_options(${NAME} PRIVATE -fvisibility=hidden -fvisibility-inlines-hidden -fno-semantic-interposition ${PRISM_FOREIGN_OPTIONS})
   target_link_libraries(${NAME} PRIVATE cuda_headers prism_warnings ${A_DEPS})
 endfunction()
 

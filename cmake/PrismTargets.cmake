@@ -42,6 +42,8 @@ target_include_directories(cuda_headers SYSTEM INTERFACE ${PRISM_CUDA_INCLUDE} $
 
 add_library(prism_sanitize INTERFACE)
 if(PRISM_SANITIZE)
+  # Libraries of foreign processes are optimized in any build: what only their unused code refers to is not there at link.
+  set(PRISM_FOREIGN_OPTIONS -O1)
   target_compile_options(prism_sanitize INTERFACE -fsanitize=${PRISM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(prism_sanitize INTERFACE -fsanitize=${PRISM_SANITIZE})
 endif()
@@ -56,6 +58,8 @@ function(prism_library NAME)
 endfunction()
 
 # prism_test(NAME SOURCES a_test.cc DEPS x [LABEL unit|integration|golden|gpu|slow]): one GoogleTest binary.
+# All of them and what they run: the target prism_tests.
+add_custom_target(prism_tests)
 function(prism_test NAME)
   if(NOT PRISM_BUILD_TESTS)
     return()
@@ -69,6 +73,7 @@ function(prism_test NAME)
   target_link_libraries(${NAME} PRIVATE ${A_DEPS} GTest::gtest GTest::gmock GTest::gtest_main Threads::Threads prism_warnings prism_sanitize)
   add_test(NAME ${NAME} COMMAND ${NAME})
   set_tests_properties(${NAME} PROPERTIES LABELS ${A_LABEL} TIMEOUT 300)
+  add_dependencies(prism_tests ${NAME})
 endfunction()
 
 # prism_preload(NAME SONAME libx.so.1 SOURCES ... [EXPORTS map] [DEPS static-libs]): a library that is preloaded into, or
@@ -78,7 +83,7 @@ function(prism_preload NAME)
   cmake_parse_arguments(A "" "SONAME;EXPORTS;DIRECTORY" "SOURCES;DEPS" ${ARGN})
   add_library(${NAME} SHARED ${A_SOURCES})
   target_include_directories(${NAME} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/hostcuda/include)
-  target_compile_options(${NAME} PRIVATE -fvisibility=hidden -fvisibility-inlines-hidden -fno-semantic-interposition)
+  target_compile_options(${NAME} PRIVATE -fvisibility=hidden -fvisibility-inlines-hidden -fno-semantic-interposition ${PRISM_FOREIGN_OPTIONS})
   target_link_libraries(${NAME} PRIVATE ${A_DEPS} cuda_headers Threads::Threads ${CMAKE_DL_LIBS} prism_warnings)
   target_link_options(${NAME} PRIVATE -static-libstdc++ -static-libgcc -Wl,--exclude-libs,ALL -Wl,-Bsymbolic -Wl,-z,defs)
   # LIBRARY file name is the SONAME itself, so that the loader and dlopen find it without links.

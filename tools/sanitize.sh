@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 status=0
 for preset in "${@:-asan}"; do
   cmake --preset "$preset" --log-level=WARNING -DCMAKE_CXX_COMPILER_LAUNCHER=ccache &&
-    cmake --build --preset "$preset" -j "$(nproc)" &&
+    cmake --build --preset "$preset" --target prism_tests -j "$(nproc)" &&
     ctest --preset "$preset" -j "$(nproc)" || status=1
 done
 exit $status

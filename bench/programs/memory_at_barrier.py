@@ -27,7 +27,7 @@ def private_by_mapping(most: int) -> list[list]:
     for line in Path("/proc/self/smaps").read_text().splitlines():
         words = line.split()
         if not words[0].endswith(":"):
-            name = words[5] if len(words) > 5 else "anonymous"
+            name = Path(words[5]).name if len(words) > 5 else "anonymous"
         elif words[0] in ("Private_Dirty:", "Private_Clean:"):
             found[name] = found.get(name, 0) + int(words[1]) * 1024
     return sorted(([size, name] for name, size in found.items() if size), reverse=True)[:most]

@@ -3,7 +3,7 @@
 // A caching allocator (PyTorch's) chooses among free blocks of one size by address; which it takes
 // decides what it splits and with it the peak that the program reports. So addresses come in the
 // order in which an H200's driver hands them out. The order is not documented; this one reproduces
-// the allocator's history on an H200, request by request, for the programs of tests/programs:
+// the allocator's history on an H200, request by request, for five programs of one device:
 //
 // - up to 32 MiB: the lowest hole of the newest 256 MiB region that has room; context creation has
 //   used all but 32 MiB of the first region;

@@ -122,11 +122,11 @@ uint64_t DeviceMemory::TakeOffset(uint64_t bytes) {
 uintptr_t DeviceMemory::ReserveInOrder(uint64_t bytes) {
   if (const uintptr_t base = addresses_.Take(bytes)) {
     void* const wanted = reinterpret_cast<void*>(base);
+    // Linux takes the hint where nothing is mapped. Not so if somebody else is there, or a
+    // sanitizer wants that address: then it stays taken.
     void* const got =
-        mmap(wanted, bytes, PROT_NONE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+        mmap(wanted, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (got == wanted) return base;
-    // Somebody else is there, or a sanitizer takes the address for a hint: it stays taken.
     if (got != MAP_FAILED) munmap(got, bytes);
   }
   return ReserveAligned(bytes, kPageBytes);

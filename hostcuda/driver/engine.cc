@@ -353,14 +353,17 @@ bool Engine::WaitUntil(std::unique_lock<std::mutex>& lock, Predicate done, uint6
   return is_done;
 }
 
-CUresult Engine::QueryEvent(Event& event) {
+CUresult Engine::QueryEvent(Event& event, bool patient) {
   std::unique_lock<std::mutex> lock(mutex_);
   const int sticky = event.context->sticky.load(std::memory_order_relaxed);
   if (sticky != 0) return static_cast<CUresult>(sticky);
   if (event.capture != nullptr) return CUDA_ERROR_CAPTURED_EVENT;
   if (event.stream == nullptr) return CUDA_SUCCESS;
   const Point point{event.stream, event.sequence};
-  return Reached(point) || PeersReach(point, lock) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  if (Reached(point)) return CUDA_SUCCESS;
+  const auto context = event.context;  // the event may be destroyed meanwhile
+  if (!patient || !PeersReach(point, lock)) return CUDA_ERROR_NOT_READY;
+  return static_cast<CUresult>(context->sticky.load(std::memory_order_relaxed));
 }
 
 bool Engine::AwaitsPeers(const Stream& stream, int depth) const {
@@ -378,7 +381,8 @@ bool Engine::PeersReach(const Point& point, std::unique_lock<std::mutex>& lock) 
   stream.asked = point.sequence;
   const bool reached = WaitUntil(
       lock, [&] { return Reached(point); }, clock_.NowNs() + patience_ns_);
-  patience_ns_ = reached ? kLongestPatienceNs : std::max(patience_ns_ / 2, kLeastPatienceNs);
+  patience_ns_ = reached ? std::min(patience_ns_ * 2, kLongestPatienceNs)
+                         : std::max(patience_ns_ / 4, kLeastPatienceNs);
   return reached;
 }
 

@@ -186,7 +186,7 @@ class Engine {
   CUresult WaitEvent(Stream& stream, Event& event, bool external);
   /// Waits for work that only lacks peers (a collective), as if they kept pace on processors of
   /// their own: what a caching allocator may use again would else depend on this machine's load.
-  CUresult QueryEvent(Event& event);
+  CUresult QueryEvent(Event& event, bool patient = true);
   CUresult SynchronizeEvent(Event& event);
   CUresult Elapsed(float* milliseconds, const Event& start, const Event& end);
   /// Marks the event complete now: what a replayed graph's record node does.

@@ -455,7 +455,8 @@ std::shared_ptr<Work> MakeEventRecord(const EventRef& event) {
 
 std::shared_ptr<Work> MakeEventWait(const EventRef& event) {
   auto function = [event](PollState&) {
-    return Driver::Get()->engine().QueryEvent(*event) == CUDA_ERROR_NOT_READY ? kPending : kDone;
+    return Driver::Get()->engine().QueryEvent(*event, false) == CUDA_ERROR_NOT_READY ? kPending
+                                                                                     : kDone;
   };
   return std::make_shared<FunctionWork<decltype(function)>>(std::move(function));
 }

@@ -187,8 +187,12 @@ bool Communicator::SendChunks() {
       sent = true;
       continue;
     }
-    if (peer.sends.empty() || peer.ready.empty()) {
+    if (peer.sends.empty()) {
       next = sendable_.erase(next);
+      continue;
+    }
+    if (peer.ready.empty()) {  // no room yet: tried again when a slot comes free
+      ++next;
       continue;
     }
     OutgoingMessage& message = peer.sends.front();

@@ -129,13 +129,8 @@ class Fingerprint {
   }
 
   void Add(const c10::IValue& value, int64_t limit_bytes) {
-    if (value.isTensor()) {
-      Add(value.toTensor(), limit_bytes);
-    } else if (value.isTensorList()) {
-      for (const at::Tensor& tensor : value.toTensorVector()) Add(tensor, limit_bytes);
-    } else if (value.isInt()) {
-      Add(static_cast<uint64_t>(value.toInt()));
-    }
+    ForEachTensor(value, [&](const at::Tensor& tensor) { Add(tensor, limit_bytes); });
+    if (value.isInt()) Add(static_cast<uint64_t>(value.toInt()));
   }
 
   [[nodiscard]] uint64_t value() const { return hash_; }
@@ -146,6 +141,7 @@ class Fingerprint {
     for (const int64_t size : tensor.sizes()) Add(static_cast<uint64_t>(size));
     if (tensor.numel() == 0 || !tensor.has_storage() || !IsSmall(tensor, limit_bytes)) return;
     const auto* base = static_cast<const char*>(tensor.const_data_ptr());
+    if (base == nullptr) return;
     const size_t bytes = std::min(tensor.itemsize(), sizeof(uint64_t));
     const int64_t samples = std::min(tensor.numel(), kSamples);
     for (int64_t sample = 0; sample < samples; ++sample) {
@@ -164,21 +160,36 @@ class Fingerprint {
   uint64_t hash_ = 0;
 };
 
-// Gives back the host memory of a result's whole pages; they read as zeros. Not of a result that is
-// an argument at the same time.
+uintptr_t BeginOf(const at::Tensor& tensor) {
+  return reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+}
+
+// Behind the last byte that the tensor reaches.
+uintptr_t EndOf(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return BeginOf(tensor);
+  int64_t last = 0;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim)
+    last += (tensor.size(dim) - 1) * tensor.stride(dim);
+  return BeginOf(tensor) + static_cast<uintptr_t>(last + 1) * tensor.itemsize();
+}
+
+// Gives back the host memory of a result's whole pages; they read as zeros. Not of a result that
+// shares bytes with an argument that the operation reads.
 void Discard(const Invocation& call, const at::Tensor& result) {
   if (!result.has_storage() || !result.is_non_overlapping_and_dense()) return;
-  bool argument = false;
-  for (const c10::IValue& value : call.arguments) {
-    ForEachTensor(value, [&](const at::Tensor& tensor) {
-      argument |= tensor.has_storage() && tensor.const_data_ptr() == result.const_data_ptr();
+  bool read = false;
+  const auto& declared = call.schema().arguments();
+  for (size_t i = 0; i < declared.size(); ++i) {
+    if (declared[i].is_out()) continue;
+    ForEachTensor(call.arguments[i], [&](const at::Tensor& tensor) {
+      read |= tensor.has_storage() && BeginOf(tensor) < EndOf(result) &&
+              BeginOf(result) < EndOf(tensor);
     });
   }
-  if (argument) return;
+  if (read) return;
   static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<uintptr_t>(result.const_data_ptr());
-  const uintptr_t first = (begin + page - 1) / page * page;
-  const uintptr_t last = (begin + result.nbytes()) / page * page;
+  const uintptr_t first = (BeginOf(result) + page - 1) / page * page;
+  const uintptr_t last = EndOf(result) / page * page;
   // Fails where device memory is not shared memory; then nothing is given back.
   if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_REMOVE);
 }
@@ -186,6 +197,7 @@ void Discard(const Invocation& call, const at::Tensor& result) {
 }  // namespace
 
 bool IsSmall(const at::Tensor& tensor, int64_t limit_bytes) {
+  if (!tensor.has_storage()) return true;  // sparse: the operation says what it can do with it
   const bool floating = tensor.is_floating_point() || tensor.is_complex();
   return static_cast<int64_t>(tensor.nbytes()) <= limit_bytes * (floating ? 1 : kIntegerFactor);
 }
@@ -195,7 +207,11 @@ int FillWithNoise(Invocation& call, int64_t limit_bytes) {
   fingerprint.Add(std::hash<std::string>()(call.schema().name()));
   fingerprint.Add(call.random.seed);
   fingerprint.Add(call.random.offset);
-  for (const c10::IValue& argument : call.arguments) fingerprint.Add(argument, limit_bytes);
+  const auto& declared = call.schema().arguments();
+  for (size_t i = 0; i < declared.size(); ++i) {
+    // What an out= argument held before plays no part.
+    if (!declared[i].is_out()) fingerprint.Add(call.arguments[i], limit_bytes);
+  }
   const at::Generator generator = CpuGenerator({fingerprint.value(), 0});
   int filled = 0;
   const auto fill = [&](const c10::IValue& value) {
@@ -213,7 +229,6 @@ int FillWithNoise(Invocation& call, int64_t limit_bytes) {
       for (const at::Tensor& tensor : value.toTensorVector()) one(tensor);
     }
   };
-  const auto& declared = call.schema().arguments();
   for (size_t i = 0; i < declared.size(); ++i) {
     if (declared[i].is_out()) fill(call.arguments[i]);
   }

@@ -47,8 +47,8 @@ def main():
         raise SystemExit(f"prism zygote: unknown launcher '{kind}'")
     if isinstance(role, int):
         return role
-    # From here on this process is a rank; what it returns to is the interpreter's ordinary end (threads are joined, atexit
-    # handlers run, the exit code is the program's).
+    # From here on this process is a rank. A spawned one returns to the interpreter's ordinary end, a forked one ends in
+    # program.leave(); either way threads are joined, atexit handlers run and the exit code is the program's.
     gc.enable()
     if role.forked:
         program.leave(role.run)

@@ -41,6 +41,15 @@ uint64_t Number(const ordered_json& object, const char* key) {
   return it != object.end() && it->is_number_integer() ? it->get<uint64_t>() : 0;
 }
 
+// The ranks that an entry names; none if it is damaged.
+std::vector<uint32_t> RanksOf(const ordered_json& entry) {
+  std::vector<uint32_t> ranks;
+  if (!entry.is_object() || !entry.contains("ranks") || !entry["ranks"].is_array()) return ranks;
+  for (const ordered_json& rank : entry["ranks"])
+    if (rank.is_number_unsigned()) ranks.push_back(rank.get<uint32_t>());
+  return ranks;
+}
+
 }  // namespace
 
 std::vector<Finding> CompareWithMatching(const Graph& graph, const ordered_json& table,
@@ -51,8 +60,9 @@ std::vector<Finding> CompareWithMatching(const Graph& graph, const ordered_json&
       findings.push_back({FindingKind::kDisagreement, std::move(text), std::move(ranks)});
     }
   };
-  if (!table.is_object() || table.value("schema", "") != "prism.matching" ||
-      !table.contains("communicators") || !table["communicators"].is_array()) {
+  if (!table.is_object() || table.find("schema") == table.end() ||
+      table["schema"] != "prism.matching" || !table.contains("communicators") ||
+      !table["communicators"].is_array()) {
     disagree("matching.json is not the table of a coordinator", {});
     return findings;
   }
@@ -72,20 +82,21 @@ std::vector<Finding> CompareWithMatching(const Graph& graph, const ordered_json&
     }
     const ordered_json& entry = *found->second;
     entries.erase(found);
-    if (entry.value("ranks", std::vector<uint32_t>()) != comm.world_ranks) {
+    if (RanksOf(entry) != comm.world_ranks) {
       disagree(absl::StrCat("communicator ", comm.number, " is one of ranks ",
                             absl::StrJoin(comm.world_ranks, ","),
                             " in the traces, of others for the coordinator"),
                comm.world_ranks);
       continue;
     }
-    const ordered_json operations = entry.value("operations", ordered_json::object());
+    const ordered_json none = ordered_json::object();
+    const auto listed = entry.find("operations");
+    const ordered_json& operations = listed != entry.end() && listed->is_object() ? *listed : none;
     for (uint32_t o = 0; o < trace::kCommOpCount; ++o) {
       const auto op = static_cast<CommOp>(o);
       if (op == CommOp::kRecv) continue;  // a transfer is counted by its send
       const std::string name(CommOpName(op));
       const auto counted = operations.find(name);
-      const ordered_json none = ordered_json::object();
       const ordered_json& matched = counted == operations.end() ? none : *counted;
       Total all;
       bool complete = true;
@@ -123,7 +134,7 @@ std::vector<Finding> CompareWithMatching(const Graph& graph, const ordered_json&
     for (const auto& [number, entry] : entries) {
       disagree(absl::StrCat("communicator ", number,
                             " of the coordinator is in the trace of none of its ranks"),
-               entry->value("ranks", std::vector<uint32_t>()));
+               RanksOf(*entry));
     }
   }
   return findings;

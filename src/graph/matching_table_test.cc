@@ -92,6 +92,11 @@ TEST_F(MatchingTableTest, CommunicatorsAreCompared) {
 
 TEST_F(MatchingTableTest, AnotherDocumentIsAFinding) {
   EXPECT_THAT(Texts(ordered_json::parse("[]")), ElementsAre(HasSubstr("not the table")));
+  EXPECT_THAT(Texts(ordered_json::parse(R"({"schema": 1})")),
+              ElementsAre(HasSubstr("not the table")));
+  EXPECT_FALSE(
+      Texts(ordered_json::parse(R"({"schema": "prism.matching", "communicators": [1, null]})"))
+          .empty());
 }
 
 }  // namespace

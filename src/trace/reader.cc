@@ -128,7 +128,9 @@ void Reader::MappingDeleter::operator()(Mapping* mapping) const {
 absl::StatusOr<Reader> Reader::Open(const std::string& path, const ReadOptions& options) {
   const absl::Status recovered = Recover(path);
   absl::StatusOr<Reader> reader = OpenAsIs(path, options);
-  if (reader.ok() && !recovered.ok()) absl::StrAppend(&reader->problem_, "; ", recovered.message());
+  if (reader.ok() && !recovered.ok()) {
+    absl::StrAppend(&reader->problem_, reader->problem_.empty() ? "" : "; ", recovered.message());
+  }
   return reader;
 }
 

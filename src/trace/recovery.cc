@@ -156,9 +156,10 @@ absl::Status Reader::Recover(const std::string& path) {
   {
     auto trace = OpenAsIs(path, {.allow_incomplete = true, .check_nodes = false});
     if (!trace.ok()) return trace.status();
-    if (trace->completeness() == Completeness::kDamaged ||
-        trace->completeness() == Completeness::kSealed) {
-      return absl::OkStatus();  // nothing can follow
+    if (trace->completeness() == Completeness::kDamaged) return absl::OkStatus();
+    if (trace->completeness() == Completeness::kSealed) {  // killed after its last chunk
+      unlink(pending_path.c_str());
+      return absl::OkStatus();
     }
     readable = trace->readable_bytes();
     uint64_t sequences = trace->sequences().size();

@@ -263,10 +263,15 @@ def test_control_routes_a_recomputed_layer_as_before(tmp_path):
         again = torch.empty_like(big)                                # large: what it holds plays no part
         print(torch.equal(routes(one, big), routes(one, again)))
         print(not torch.equal(routes(one, big), routes(other, big)))
+        held = [[torch.empty(4, 64, device="cuda").fill_(i), torch.empty(65532, 64, device="cuda")] for i in range(2)]
+        gathered = torch.empty(65536, 64, device="cuda")             # as FSDP2 copies out what it gathered
+        for out in held:
+            torch.split_with_sizes_copy(gathered, [4, 65532], out=out)
+        print(torch.equal(held[0][0], held[1][0]))
         one += 1                                                     # as after a step of the optimizer
         print(not torch.equal(routes(one, big), routes(other, big)))
         """, tmp_path, HOSTCUDA_VALUES="control")  # fmt: skip
-    assert out.split() == ["True"] * 3
+    assert out.split() == ["True"] * 4
 
 
 def test_bad_setting_is_named(tmp_path):

@@ -150,6 +150,7 @@ bool Communicator::TakeMemory(const CoreTable& core, const std::vector<uint32_t>
     if (const int value = atoi(text); value > 0) per_node = static_cast<uint32_t>(value);
   }
   std::lock_guard lock(mutex_);
+  if (memory_given_) return true;
   memory_ = std::make_unique<DeviceMemory>(world_ranks, per_node, rank, settings);
   const uint64_t bytes = memory_->communicator_bytes();
   if (!core.nccl_memory(device_, static_cast<int64_t>(bytes), id)) return false;
@@ -169,6 +170,7 @@ bool Communicator::TakeMemory(const CoreTable& core, wire::Op op, int peer) {
 
 void Communicator::GiveMemory(const CoreTable& core) {
   std::lock_guard lock(mutex_);
+  memory_given_ = true;
   memory_.reset();
   if (memory_bytes_ == 0) return;
   core.nccl_memory(device_, -static_cast<int64_t>(memory_bytes_), id_);

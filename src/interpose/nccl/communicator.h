@@ -100,6 +100,7 @@ class Communicator {
   std::set<Unit*> units_;
   std::unique_ptr<DeviceMemory> memory_;
   uint64_t memory_bytes_ = 0;
+  bool memory_given_ = false;  // for good: an initialization that was aborted takes none any more
 };
 
 /// The calling thread's last error, for handles that do not exist.
