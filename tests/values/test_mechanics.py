@@ -176,6 +176,9 @@ def test_nested_tensor_is_named():
     layer = nn.TransformerEncoderLayer(16, 2, 16, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 1).cuda().eval()
     padding = torch.tensor([[False, True], [False, False]], device="cuda")
+    # What was in the memory that results get next must not be taken for them.
+    stale = [torch.full((64,), -(1 << 60), device="cuda") for _ in range(10000)]
+    del stale
     with torch.inference_mode(), pytest.raises(RuntimeError, match="a nested tensor .* has no CPU alias"):
         encoder(torch.ones(2, 2, 16, device="cuda"), src_key_padding_mask=padding)
 
