@@ -176,11 +176,18 @@ def test_nested_tensor_is_named():
     layer = nn.TransformerEncoderLayer(16, 2, 16, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 1).cuda().eval()
     padding = torch.tensor([[False, True], [False, False]], device="cuda")
-    # What was in the memory that results get next must not be taken for them.
-    stale = [torch.full((64,), -(1 << 60), device="cuda") for _ in range(10000)]
-    del stale
     with torch.inference_mode(), pytest.raises(RuntimeError, match="a nested tensor .* has no CPU alias"):
         encoder(torch.ones(2, 2, 16, device="cuda"), src_key_padding_mask=padding)
+
+
+def test_nested_tensor_of_a_mask_takes_its_sizes_from_it():
+    batch = torch.ones(2, 2, 16, device="cuda")
+    mask = torch.tensor([[True, False], [True, True]], device="cuda")
+    # What was in the memory that results get next must not be taken for sizes.
+    stale = [torch.full((64,), -1256813716392219040, device="cuda") for _ in range(10000)]
+    del stale
+    with pytest.raises(RuntimeError, match="a nested tensor .* has no CPU alias"):
+        torch._nested_tensor_from_mask(batch, mask)
 
 
 def test_kernel_outside_every_operation_is_named(capfd):
