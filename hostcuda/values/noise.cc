@@ -215,19 +215,14 @@ int FillWithNoise(Invocation& call, int64_t limit_bytes) {
   const at::Generator generator = CpuGenerator({fingerprint.value(), 0});
   int filled = 0;
   const auto fill = [&](const c10::IValue& value) {
-    const auto one = [&](const at::Tensor& tensor) {
-      if (!tensor.defined()) return;
+    ForEachTensor(value, [&](const at::Tensor& tensor) {
       if (!IsSmall(tensor, limit_bytes)) {
         Discard(call, tensor);
         return;
       }
       Fill(call, tensor, generator);
       ++filled;
-    };
-    if (value.isTensor()) one(value.toTensor());
-    if (value.isTensorList()) {
-      for (const at::Tensor& tensor : value.toTensorVector()) one(tensor);
-    }
+    });
   };
   for (size_t i = 0; i < declared.size(); ++i) {
     if (declared[i].is_out()) fill(call.arguments[i]);

@@ -22,22 +22,6 @@ using trace::Reader;
 // would not help.
 constexpr size_t kMaxCandidates = 4;
 
-// "0-6, 9, 12-15", so that a thousand missing ranks fit a line.
-std::string RankList(const std::vector<uint32_t>& ranks) {
-  std::vector<std::string> parts;
-  for (size_t i = 0; i < ranks.size();) {
-    size_t j = i;
-    while (j + 1 < ranks.size() && ranks[j + 1] == ranks[j] + 1) ++j;
-    parts.push_back(j == i ? absl::StrCat(ranks[i]) : absl::StrCat(ranks[i], "-", ranks[j]));
-    i = j + 1;
-  }
-  if (parts.size() > 12) {
-    parts.resize(12);
-    parts.push_back("...");
-  }
-  return absl::StrJoin(parts, ", ");
-}
-
 // Medians of the samples of each node.
 std::vector<std::vector<int64_t>> Measured(const Reader& trace) {
   std::vector<std::vector<int64_t>> medians;
@@ -66,6 +50,21 @@ std::vector<std::vector<int64_t>> Measured(const Reader& trace) {
 }
 
 }  // namespace
+
+std::string RankList(const std::vector<uint32_t>& ranks, size_t most, const char* separator) {
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t j = i;
+    while (j + 1 < ranks.size() && ranks[j + 1] == ranks[j] + 1) ++j;
+    parts.push_back(j == i ? absl::StrCat(ranks[i]) : absl::StrCat(ranks[i], "-", ranks[j]));
+    i = j + 1;
+  }
+  if (parts.size() > most) {
+    parts.resize(most);
+    parts.push_back("...");
+  }
+  return absl::StrJoin(parts, separator);
+}
 
 std::string TraceName(uint32_t rank) { return absl::StrFormat("trace/rank-%05u.prt", rank); }
 

@@ -82,6 +82,11 @@ struct LoadOptions {
 /// Name of a rank's trace in its job directory: "trace/rank-00003.prt".
 std::string TraceName(uint32_t rank);
 
+/// "0-6, 9, 12-15" of ascending ranks, so that a thousand of them fit a line; "..." after `most`
+/// parts.
+std::string RankList(const std::vector<uint32_t>& ranks, size_t most = 12,
+                     const char* separator = ", ");
+
 /// Loads all traces of a job directory. NotFound: no such directory; FailedPrecondition: it holds
 /// no traces, or not all ranks'; DataLoss and others as Reader::Open.
 absl::StatusOr<Graph> LoadJob(const std::string& directory, const LoadOptions& options = {});

@@ -38,22 +38,6 @@ std::string Bytes(double bytes) {
 
 std::string Percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
 
-// "0-6, 9": ranks that a row stands for.
-std::string Ranks(const std::vector<uint32_t>& ranks) {
-  std::vector<std::string> parts;
-  for (size_t i = 0; i < ranks.size();) {
-    size_t j = i;
-    while (j + 1 < ranks.size() && ranks[j + 1] == ranks[j] + 1) ++j;
-    parts.push_back(j == i ? absl::StrCat(ranks[i]) : absl::StrCat(ranks[i], "-", ranks[j]));
-    i = j + 1;
-  }
-  if (parts.size() > 6) {
-    parts.resize(6);
-    parts.push_back("...");
-  }
-  return absl::StrJoin(parts, ",");
-}
-
 // Gaps that the shims noted in the traces' metadata.
 void CollectGaps(const graph::Graph& graph, Report* report) {
   std::vector<std::set<std::string>> of_meta(graph.metas.size());
@@ -382,7 +366,7 @@ std::string Report::Text() const {
     out += fmt::format(" {:>11} {:>11} {:>11} {:>15} {:>11}\n", "allocated", "reserved", "context",
                        kNccl, "total");
     for (const Row& row : sorted) {
-      out += fmt::format("  {:<12}", Ranks(row.ranks));
+      out += fmt::format("  {:<12}", graph::RankList(row.ranks, 6, ","));
       for (const std::string& name : owner_names) {
         const auto it = std::find_if(row.memory->owners.begin(), row.memory->owners.end(),
                                      [&](const auto& owner) { return owner.first == name; });
