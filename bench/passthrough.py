@@ -2,7 +2,7 @@
 """What prism's shims cost a real GPU job in mode passthrough: ns a driver call, and the iteration time of a training
 loop in interleaved pairs (with, without), each run a process of its own.
 
-    bench/passthrough.py --shims build/ci/lib --calls build/ci/bench/passthrough_calls --pairs 10 --out results.json
+    bench/passthrough.py --shims build/release/shims --calls build/release/bench/passthrough_calls --out results.json
 
 Needs a GPU and its driver. The bar: the upper end of the 95 % confidence interval of (with / without - 1) is below 1 %.
 """
@@ -15,27 +15,31 @@ import statistics
 import subprocess
 import sys
 
+from provenance import provenance
+
 # Two-sided 95 % quantiles of Student's t for 1..20 degrees of freedom.
 STUDENT = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
            2.110, 2.101, 2.093, 2.086]
 
 LOOP = """
-import sys, time, torch
+import os, sys, time
+width, length, steps, cores = map(int, sys.argv[1:])
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-cores:])
+import torch
 from torch import nn
 torch.manual_seed(0)
-width, length = int(sys.argv[1]), int(sys.argv[2])
 layers = [nn.TransformerEncoderLayer(width, 16, 4 * width, batch_first=True, dropout=0.0) for _ in range(4)]
 model = nn.Sequential(*layers).cuda()
 optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
 x = torch.randn(8, length, width, device="cuda")
 times = []
-for step in range(60):
+for step in range(10 + steps):
     torch.cuda.synchronize(); start = time.perf_counter()
     with torch.autocast("cuda", dtype=torch.bfloat16):
         loss = model(x).float().pow(2).mean()
     loss.backward(); optimizer.step(); optimizer.zero_grad()
     torch.cuda.synchronize(); times.append(time.perf_counter() - start)
-times = sorted(times[20:])
+times = sorted(times[10:])
 print("ITERATION", times[len(times) // 2] * 1e3)
 """
 
@@ -60,6 +64,11 @@ def find_real():
     return {k: v for k, v in real.items() if v}
 
 
+def gpu():
+    asked = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True)
+    return asked.stdout.strip()
+
+
 def interval(values):
     mean = statistics.mean(values)
     half = STUDENT[min(len(values) - 1, 20) - 1] * statistics.stdev(values) / math.sqrt(len(values))
@@ -71,8 +80,10 @@ def main():
     parser.add_argument("--shims", type=pathlib.Path, required=True)
     parser.add_argument("--calls", type=pathlib.Path, required=True)
     parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--width", type=int, default=1024, help="of the model: 1024 is bound by the host, 4096 by the GPU")
-    parser.add_argument("--length", type=int, default=512, help="tokens a sequence")
+    parser.add_argument("--width", type=int, default=2048, help="of the model: 1024 is bound by the host, 2048 by an H200")
+    parser.add_argument("--length", type=int, default=1024, help="tokens a sequence")
+    parser.add_argument("--steps", type=int, default=40, help="that count, after 10 that do not")
+    parser.add_argument("--cores", type=int, default=4, help="that a run is pinned to: migrations are most of a host-bound loop's noise")
     parser.add_argument("--out", type=pathlib.Path)
     arguments = parser.parse_args()
     if arguments.pairs < 2:
@@ -86,15 +97,17 @@ def main():
             sys.exit(f"{kind} the shims, {command[0]} failed with {done.returncode}:\n{done.stdout}\n{done.stderr}")
         return done.stdout
 
-    calls = {kind: json.loads(run(kind, str(arguments.calls))) for kind in environments}
+    calls = {kind: json.loads(run(kind, str(arguments.calls.resolve()))) for kind in environments}
     iterations = {"without": [], "with": []}
+    loop = [str(value) for value in (arguments.width, arguments.length, arguments.steps, arguments.cores)]
     for pair in range(arguments.pairs):
         for kind in ("without", "with") if pair % 2 == 0 else ("with", "without"):
-            iterations[kind].append(float(run(kind, sys.executable, "-c", LOOP, str(arguments.width), str(arguments.length)).split("ITERATION")[1]))
+            iterations[kind].append(float(run(kind, sys.executable, "-c", LOOP, *loop).split("ITERATION")[1]))
     low, mean, high = interval([w / o - 1 for w, o in zip(iterations["with"], iterations["without"])])
-    result = {"calls_ns": calls,
+    result = {"schema": 1, "benchmark": "passthrough", **provenance(), "calls_ns": calls,
               "added_ns": {name: round(calls["with"][name] - ns, 1) for name, ns in calls["without"].items()},
-              "iteration_ms": iterations, "overhead": {"mean": mean, "low95": low, "high95": high}, "real": real}
+              "iteration_ms": iterations, "overhead": {"mean": mean, "low95": low, "high95": high},
+              "loop": dict(zip(("width", "length", "steps", "cores"), map(int, loop))), "gpu": gpu()}
     print(json.dumps(result, indent=1))
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-STEP_LINE = re.compile(r"^(?:\[rank\d+\]: )?step (\d+) loss \S+ (\S+)", re.M)
+STEP_LINE = re.compile(r"^(?:\[rank\d+\]: )?step (\d+) loss \S+ (\S+) max_memory_allocated \d+ took (\S+) ms$", re.M)
 RANK_LINE = re.compile(r"^(?:\[rank\d+\]: )?rank (\d+) (?:checksum ([0-9a-f]+) )?max_memory_allocated (\d+) max_memory_reserved (\d+)", re.M)
 
 
@@ -22,9 +22,11 @@ class RunFailed(Exception):
 
 @dataclasses.dataclass
 class TrainingRun:
-    """`losses` in the order of steps, as hexadecimal floats; `checksums` and `peaks` (allocated, reserved) by rank."""
+    """`losses` (hexadecimal floats) and `step_ms` (by the program's own clock) in the order of steps; `checksums` and
+    `peaks` (allocated, reserved) by rank."""
 
     losses: list[str]
+    step_ms: list[float]
     checksums: dict[int, str]
     peaks: dict[int, tuple[int, int]]
     seconds: float
@@ -91,20 +93,21 @@ def run_training(
 ) -> TrainingRun:
     """Runs an example to its end and parses what it printed."""
     code, text, seconds = run_to_end(command, {"OMP_NUM_THREADS": "1"} | dict(environment), timeout)
-    losses = {int(step): loss for step, loss in STEP_LINE.findall(text)}
+    reported = {int(step): (loss, float(ms)) for step, loss, ms in STEP_LINE.findall(text)}
     ranked = {int(rank): (checksum, int(a), int(r)) for rank, checksum, a, r in RANK_LINE.findall(text)}
     reason = None
     if code is None:
         reason = f"did not end within {timeout:.0f} s"
     elif code:
         reason = f"exit code {code}"
-    elif sorted(losses) != list(range(steps)) or sorted(ranked) != list(range(ranks)):
-        reason = f"reported {len(losses)} of {steps} steps and {len(ranked)} of {ranks} ranks"
+    elif sorted(reported) != list(range(steps)) or sorted(ranked) != list(range(ranks)):
+        reason = f"reported {len(reported)} of {steps} steps and {len(ranked)} of {ranks} ranks"
     if reason:
         tail = "\n".join("    " + line for line in told(text)[-15:])
         raise RunFailed(f"{reason}: {' '.join(map(str, command))}\n{tail}")
     return TrainingRun(
-        [losses[step] for step in range(steps)],
+        [reported[step][0] for step in range(steps)],
+        [reported[step][1] for step in range(steps)],
         {rank: checksum for rank, (checksum, _, _) in ranked.items()},
         {rank: (allocated, reserved) for rank, (_, allocated, reserved) in ranked.items()},
         seconds,

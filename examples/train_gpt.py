@@ -24,6 +24,7 @@ import dataclasses
 import hashlib
 import os
 import sys
+import time
 from collections.abc import Callable
 
 import torch
@@ -411,13 +412,22 @@ def report_rank(model: nn.Module, device: torch.device, with_checksum: bool) -> 
     say(f"rank {dist.get_rank()}{shown} max_memory_allocated {allocated} max_memory_reserved {reserved}")
 
 
+def report_step(number: int, loss: Tensor, device: torch.device, begun: float) -> float:
+    """Waits for the loss and says what the step gave and took since `begun`; returns when it ended, in seconds."""
+    value = loss.item()
+    ended = time.perf_counter()
+    allocated, _ = peak_memory(device)
+    took = 1e3 * (ended - begun)
+    say(f"step {number} loss {value:.6f} {value.hex()} max_memory_allocated {allocated} took {took:.3f} ms")
+    return ended
+
+
 def train(training: Training, steps: int) -> None:
+    begun = time.perf_counter()
     for number in range(steps):
         loss = training.step(number)
         if loss is not None and (training.rank == 0 or training.options.parallel == "pp"):
-            value = loss.item()
-            allocated, _ = peak_memory(training.device)
-            say(f"step {number} loss {value:.6f} {value.hex()} max_memory_allocated {allocated}")
+            begun = report_step(number, loss, training.device, begun)
 
 
 def find_micro_batch(training: Training) -> None:

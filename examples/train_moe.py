@@ -11,6 +11,7 @@ read on the host, so how much each rank sends depends on what the router decided
 import argparse
 import dataclasses
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -27,10 +28,9 @@ from train_gpt import (
     cross_entropy,
     initialise,
     make_optimizer,
-    peak_memory,
     progressions,
     report_rank,
-    say,
+    report_step,
     shape_from,
     start_process_group,
 )
@@ -189,12 +189,11 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def run(options: argparse.Namespace, device: torch.device) -> None:
     training = ExpertParallelTraining(options, device)
+    begun = time.perf_counter()
     for number in range(options.steps):
         loss = training.step(number)
         if training.rank == 0:
-            value = loss.item()
-            allocated, _ = peak_memory(device)
-            say(f"step {number} loss {value:.6f} {value.hex()} max_memory_allocated {allocated}")
+            begun = report_step(number, loss, device, begun)
     report_rank(training.model, device, options.checksum)
 
 

@@ -16,7 +16,8 @@ ALLOWED = {
     "interpose": {"base", "wire", "trace"},
     "coordinator": {"base", "wire", "trace", "graph", "engine"},
     "calibrate": {"base", "wire", "trace", "graph", "engine"},
-    "emulate": {"base", "wire", "trace", "graph", "engine"},
+    "emulate": {"base", "wire", "trace", "graph", "engine", "coordinator"},
+    "netprofile": {"base", "trace", "graph", "engine"},
     "report": {"base", "trace", "graph", "engine"},
     "interchange": {"base", "trace", "graph", "engine"},
 }

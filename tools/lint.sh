@@ -4,7 +4,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 failed=0
 python3 tools/check_layers.py || failed=1
-mapfile -t sources < <(git ls-files 'src/*.cc' 'src/*.h' 'hostcuda/*.cc' 'hostcuda/*.h' 'include/*.h')
+mapfile -t sources < <(git ls-files 'src/*.cc' 'src/*.h' 'hostcuda/*.cc' 'hostcuda/*.h' 'include/*.h' 'examples/*.cc' 'examples/*.h')
 clang-format --dry-run -Werror "${sources[@]}" 2>&1 | head -40
 [ "${PIPESTATUS[0]}" = 0 ] || { echo "lint: run \`make format\`" >&2; failed=1; }
 if [ "${1:-}" != --fast ]; then

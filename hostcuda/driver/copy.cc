@@ -27,11 +27,27 @@ Place PlaceOf(uintptr_t address, int* device) {
 
 bool Moves(uint64_t bytes) { return bytes <= Options().copy_limit_bytes || AnyBody(); }
 
+/// How long the copy or set of the label takes on the virtual clock.
+uint64_t DurationOf(const Label& label) {
+  const WorkTimes* const times = Driver::Get()->engine().times();
+  if (times == nullptr) return 0;
+  if (label.type == CU_GRAPH_NODE_TYPE_MEMSET) return times->SetNs(label.bytes);
+  const CopyWay way = label.copy_kind == kCopyDeviceToDevice ? CopyWay::kDevice
+                      : label.copy_kind == kCopyPeer         ? CopyWay::kPeer
+                                                             : CopyWay::kHost;
+  return times->CopyNs(way, label.bytes);
+}
+
 uint64_t Span(uint64_t width, uint64_t height, uint64_t depth, uint64_t pitch, uint64_t plane) {
   return (depth - 1) * plane + (height - 1) * pitch + width;
 }
 
 }  // namespace
+
+void Price(Label* label) {
+  label->call = HostCall::kCopy;
+  label->duration_ns = DurationOf(*label);
+}
 
 int RunCopy(const CopyShape& s) {
   const uint64_t bytes = s.width * s.height * s.depth;
@@ -91,10 +107,9 @@ CUresult Copy(const StreamRef& stream, const CopyShape& given, Direction directi
   label.activity = HOSTCUDA_ACTIVITY_MEMCPY;
   label.bytes = bytes;
   label.host_pinned = from == Place::kHost || to == Place::kHost;
-  // Numbers of CUpti_ActivityMemcpyKind.
   if (from == Place::kDevice && to == Place::kDevice) {
     const bool peer = source_device != destination_device;
-    label.copy_kind = peer ? 10 : 8;
+    label.copy_kind = peer ? kCopyPeer : kCopyDeviceToDevice;
     label.name = peer ? "PtoP" : "DtoD";
   } else if (to == Place::kDevice) {
     label.copy_kind = 1;
@@ -106,9 +121,10 @@ CUresult Copy(const StreamRef& stream, const CopyShape& given, Direction directi
     label.copy_kind = 9;
     label.name = "HtoH";
   }
+  Price(&label);
   const bool capturing = engine.Capturing(*stream);
   CUresult result;
-  if (from == Place::kPageable && !capturing && !engine.Idle(*stream) &&
+  if (from == Place::kPageable && !capturing && (engine.takes_time() || !engine.Idle(*stream)) &&
       (Moves(bytes) || to != Place::kDevice)) {
     // The caller may reuse pageable memory as soon as the call returns.
     auto staged = std::make_shared<std::vector<char>>(bytes);
@@ -176,6 +192,7 @@ CUresult Set(const StreamRef& stream, const SetShape& shape, bool synchronous) {
   label.activity = HOSTCUDA_ACTIVITY_MEMSET;
   label.name = "memset";
   label.bytes = bytes;
+  Price(&label);
   Engine& engine = Driver::Get()->engine();
   const CUresult result =
       engine.Submit(*stream, label, [shape](PollState&) { return RunSet(shape); });

@@ -53,6 +53,12 @@ bool ShapeOf(const Parameters& p, CopyShape* shape) {
   return true;
 }
 
+/// Numbers of CUpti_ActivityMemcpyKind.
+inline constexpr int kCopyDeviceToDevice = 8, kCopyPeer = 10;
+
+/// Fills in what the call and the work of a copy's or set's label take on the virtual clock.
+void Price(Label* label);
+
 /// Enqueues a copy; `synchronous`: returns when it is done. As on a GPU, pageable memory is read
 /// before the call returns and written when it returns.
 CUresult Copy(const StreamRef& stream, const CopyShape& shape, Direction direction,

@@ -14,6 +14,19 @@ namespace {
 
 std::atomic<bool> forked{false};
 
+const WorkTimes* ReadTimes(const std::string& path) {
+  const GpuModel& gpu = Gpu();
+  // Two transfers a clock; a multiprocessor's tensor cores since Hopper, and before it.
+  const double flops_per_clock = gpu.major >= 9 ? 4096 : 2048;
+  auto* times = new WorkTimes(
+      {.memory_bytes_per_s = gpu.memory_clock_khz * 1e3 * 2 * gpu.memory_bus_bits / 8,
+       .tensor_flops_per_s = gpu.multiprocessors * flops_per_clock * gpu.clock_khz * 1e3});
+  std::string error;
+  if (!path.empty() && !WorkTimes::Read(path, times, &error))
+    Die("HOSTCUDA_TIMES=%s: %s", path.c_str(), error.c_str());
+  return times;
+}
+
 }  // namespace
 
 std::atomic<Driver*> Driver::instance_{nullptr};
@@ -34,7 +47,9 @@ CUresult Driver::Initialize() {
     fprintf(stderr, "hostcuda: %s\n", error.c_str());
     return CUDA_ERROR_SYSTEM_NOT_READY;
   }
-  driver->engine_ = new Engine(driver->session_);
+  const WorkTimes* const times = Clock().is_virtual() ? ReadTimes(options.times) : nullptr;
+  Clock().Join(driver->session_->clock(), driver->session_->self());
+  driver->engine_ = new Engine(driver->session_, times);
   Engine::Set(driver->engine_);
   // The child has neither the progress thread nor a place in the session.
   pthread_atfork(nullptr, nullptr, [] {
@@ -44,7 +59,9 @@ CUresult Driver::Initialize() {
   static Driver* leaving;
   leaving = driver;
   atexit([] {
-    if (!forked.load(std::memory_order_relaxed)) leaving->session().Leave();
+    if (forked.load(std::memory_order_relaxed)) return;
+    Clock().Leave();
+    leaving->session().Leave();
   });
   instance_.store(driver, std::memory_order_release);
   return CUDA_SUCCESS;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "hostcuda/driver/context.h"
@@ -39,6 +40,9 @@ constexpr uint64_t kLeastPatienceNs = 10'000'000;
 
 // True on threads that submit work. Others only watch (NCCL's watchdog) and are told what is.
 thread_local bool t_submits = false;
+// The thread's calls, and what they enqueue, take no time on the virtual clock while this is
+// positive.
+thread_local int t_uncharged = 0;
 
 // A program may store to a word without waking it, as it may on a GPU: waits on words look again
 // after this long.
@@ -70,12 +74,82 @@ void SleepOnWords(FutexWaiter* waiters, int count, uint64_t now_ns, uint64_t dea
 
 std::atomic<Engine*> Engine::instance_{nullptr};
 
-Engine::Engine(Session* session)
+Engine::Engine(Session* session, const WorkTimes* times)
     : clock_(Clock()),
+      virtual_(clock_.is_virtual()),
+      times_(times),
       session_(session),
       bell_(session->Doorbell(session->self())),
       sleepers_(session->Sleepers(session->self())),
-      patience_ns_(kLongestPatienceNs) {}
+      patience_ns_(kLongestPatienceNs) {
+  // Stands in for threads that sleep where this library does not see it.
+  if (virtual_) StartProgressThread();
+}
+
+// ---- the virtual clock
+
+uint64_t Engine::Drawn(uint64_t duration_ns, const Stream& stream, uint64_t sequence,
+                       uint64_t part) const {
+  if (duration_ns == 0) return 0;
+  return times_->Drawn(duration_ns, clock_.rank(), stream.id, sequence, part);
+}
+
+void Engine::Pause(uint64_t until_ns, bool with_turn) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  GiveUp give_up;
+  (with_turn ? give_up.turn_ns : give_up.at_ns) = until_ns;
+  WaitUntil(
+      lock, [] { return false; }, give_up);
+}
+
+void Engine::HostWork(uint64_t duration_ns) {
+  if (!virtual_) return;
+  clock_.Touch();
+  if (duration_ns != 0) Pause(clock_.NowNs() + duration_ns, false);
+}
+
+void Engine::Charge(HostCall call) {
+  if (!virtual_) return;
+  clock_.Touch();
+  if (t_uncharged > 0) return;
+  const uint64_t duration_ns = times_->HostNs(call);
+  // What a query is told must not depend on which of the things that happen at this time have been
+  // seen to already.
+  if (duration_ns != 0) Pause(clock_.NowNs() + duration_ns, call == HostCall::kQuery);
+}
+
+Label Engine::Charged(const Label& given) {
+  Charge(given.call);
+  Label label = given;
+  if (t_uncharged > 0) label.duration_ns = 0;
+  Stamp(label);
+  return label;
+}
+
+void Engine::Uncharged(int change) { t_uncharged += change; }
+
+uint32_t Engine::AwaitRing(uint32_t seen, uint64_t until_ns) {
+  clock_.Touch();
+  const auto since = std::chrono::steady_clock::now();
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto done = [&] {
+    return bell_->load(std::memory_order_acquire) != seen ||
+           std::chrono::steady_clock::now() - since > std::chrono::milliseconds(500);
+  };
+  WaitUntil(lock, done, {.at_ns = until_ns});
+  return bell_->load(std::memory_order_acquire);
+}
+
+void Engine::AwaitWord(const std::atomic<uint32_t>& word, uint32_t seen) {
+  clock_.Touch();
+  const auto since = std::chrono::steady_clock::now();
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto done = [&] {
+    return word.load(std::memory_order_acquire) != seen ||
+           std::chrono::steady_clock::now() - since > std::chrono::milliseconds(500);
+  };
+  WaitUntil(lock, done, {.polls_words = true});
+}
 
 StreamRef Engine::CreateStream(Context* context, unsigned flags, int priority, bool legacy) {
   auto stream = std::make_shared<Stream>();
@@ -101,7 +175,8 @@ void Engine::DestroyStream(Stream& stream) {
   std::erase_if(stream.context->streams, [&](const StreamRef& s) { return s.get() == &stream; });
 }
 
-CUresult Engine::Begin(Stream& stream, Start* start) {
+CUresult Engine::Begin(Stream& stream, const Label& label, Start* start) {
+  if (virtual_) clock_.Touch();
   t_submits = true;
   const int sticky = stream.context->sticky.load(std::memory_order_relaxed);
   if (sticky != 0) return static_cast<CUresult>(sticky);
@@ -110,7 +185,7 @@ CUresult Engine::Begin(Stream& stream, Start* start) {
   } else if (stream.legacy && stream.context->capturing_blocking != 0) {
     return CaptureImplicit(*stream.context);
   } else {
-    *start = Clear(stream) ? Start::kIdle : Start::kQueue;
+    *start = label.duration_ns == 0 && Clear(stream) ? Start::kIdle : Start::kQueue;
   }
   return CUDA_SUCCESS;
 }
@@ -158,12 +233,18 @@ void Engine::ListPending(Stream& stream) {
     if (pending_.empty()) last_progress_ns_ = clock_.NowNs();
     pending_.push_back(stream.shared_from_this());
   }
-  if (helping_ > 0) {
+  if (helping_ > 0 || virtual_) {
     session_->Ring(session_->self());
     return;
   }
-  if (!progress_thread_) {
-    progress_thread_ = true;
+  if (!progress_thread_) StartProgressThread();
+  progress_wanted_.notify_one();
+  session_->Ring(session_->self());
+}
+
+void Engine::StartProgressThread() {
+  progress_thread_ = true;
+  {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
@@ -180,13 +261,13 @@ void Engine::ListPending(Stream& stream) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     pthread_attr_destroy(&attributes);
   }
-  progress_wanted_.notify_one();
-  session_->Ring(session_->self());
 }
 
 void Engine::Push(Stream& stream, QueueEntry entry) {
   if (entry.label.correlation != 0) entry.label.enqueue_end_ns = clock_.NowNs();
   ++stream.enqueued;
+  if (entry.label.duration_ns != 0)
+    entry.duration_ns = Drawn(entry.label.duration_ns, stream, stream.enqueued, 0);
   stream.queue.push_back(std::move(entry));
   ListPending(stream);
 }
@@ -220,10 +301,10 @@ void Engine::Fail(Stream& stream, int result) {
 }
 
 CUresult Engine::SubmitNothing(Stream& stream, const Label& given) {
-  if (!observed()) {
+  if (!observed() && !virtual_) {
     std::unique_lock<std::mutex> lock(mutex_);
     Start start;
-    const CUresult begun = Begin(stream, &start);
+    const CUresult begun = Begin(stream, given, &start);
     if (begun != CUDA_SUCCESS) return begun;
     if (start == Start::kIdle) {
       ++stream.enqueued;
@@ -235,11 +316,10 @@ CUresult Engine::SubmitNothing(Stream& stream, const Label& given) {
 }
 
 CUresult Engine::SubmitWork(Stream& stream, const Label& given, std::shared_ptr<Work> work) {
-  Label label = given;
-  Stamp(label);
+  const Label label = Charged(given);
   std::unique_lock<std::mutex> lock(mutex_);
   Start start;
-  const CUresult begun = Begin(stream, &start);
+  const CUresult begun = Begin(stream, label, &start);
   if (begun != CUDA_SUCCESS) return begun;
   if (start == Start::kCaptured)
     return CaptureWork(stream, label, work);  // a copy: released after the lock
@@ -290,7 +370,7 @@ void Engine::CompleteNow(Event& event) {
 CUresult Engine::Record(const EventRef& event, Stream& stream, bool external) {
   std::unique_lock<std::mutex> lock(mutex_);
   Start start;
-  const CUresult begun = Begin(stream, &start);
+  const CUresult begun = Begin(stream, Label{}, &start);
   if (begun != CUDA_SUCCESS) return begun;
   if (start == Start::kCaptured) return CaptureRecord(stream, event, external);
   event->capture.reset();
@@ -314,7 +394,7 @@ CUresult Engine::Record(const EventRef& event, Stream& stream, bool external) {
 CUresult Engine::WaitEvent(Stream& stream, Event& event, bool external) {
   std::unique_lock<std::mutex> lock(mutex_);
   Start start;
-  const CUresult begun = Begin(stream, &start);
+  const CUresult begun = Begin(stream, Label{}, &start);
   if (begun != CUDA_SUCCESS) return begun;
   if (start == Start::kCaptured || event.capture != nullptr)
     return CaptureWait(stream, event, external);
@@ -332,23 +412,25 @@ CUresult Engine::WaitEvent(Stream& stream, Event& event, bool external) {
 }
 
 template <class Predicate>
-bool Engine::WaitUntil(std::unique_lock<std::mutex>& lock, Predicate done, uint64_t give_up_ns) {
+bool Engine::WaitUntil(std::unique_lock<std::mutex>& lock, Predicate done, const GiveUp& give_up) {
   if (done()) return true;
   ++helping_;
   bool is_done = false;
   for (;;) {
-    const uint32_t bell = bell_->load(std::memory_order_seq_cst);
+    const Before before = Look();
     Progress(lock);
     is_done = done();
-    if (is_done || (give_up_ns != UINT64_MAX && clock_.NowNs() >= give_up_ns)) break;
-    Sleep(lock, bell, give_up_ns);
+    if (is_done || (give_up.at_ns != UINT64_MAX && clock_.NowNs() >= give_up.at_ns) ||
+        (give_up.turn_ns != UINT64_MAX && clock_.HadTurn(give_up.turn_ns)))
+      break;
+    Sleep(lock, before, give_up);
     is_done = done();
     if (is_done) break;
   }
   --helping_;
   // This thread may have polled heads whose words nobody else watches: somebody has to look again.
   if (pending_.empty()) return is_done;
-  if (helping_ == 0) progress_wanted_.notify_one();
+  if (helping_ == 0 && !virtual_) progress_wanted_.notify_one();
   session_->Ring(session_->self());
   return is_done;
 }
@@ -362,7 +444,7 @@ CUresult Engine::QueryEvent(Event& event, bool patient) {
   const Point point{event.stream, event.sequence};
   if (Reached(point)) return CUDA_SUCCESS;
   const auto context = event.context;  // the event may be destroyed meanwhile
-  if (!patient || !PeersReach(point, lock)) return CUDA_ERROR_NOT_READY;
+  if (!patient || virtual_ || !PeersReach(point, lock)) return CUDA_ERROR_NOT_READY;
   return static_cast<CUresult>(context->sticky.load(std::memory_order_relaxed));
 }
 
@@ -379,8 +461,8 @@ bool Engine::PeersReach(const Point& point, std::unique_lock<std::mutex>& lock) 
   Stream& stream = *point.stream;
   if (!t_submits || point.sequence <= stream.asked || !AwaitsPeers(stream)) return false;
   stream.asked = point.sequence;
-  const bool reached = WaitUntil(
-      lock, [&] { return Reached(point); }, clock_.NowNs() + patience_ns_);
+  const bool reached =
+      WaitUntil(lock, [&] { return Reached(point); }, {.at_ns = clock_.NowNs() + patience_ns_});
   patience_ns_ = reached ? std::min(patience_ns_ * 2, kLongestPatienceNs)
                          : std::max(patience_ns_ / 4, kLeastPatienceNs);
   return reached;
@@ -534,6 +616,16 @@ bool Engine::RunQueue(Stream& stream, std::unique_lock<std::mutex>& lock) {
       stream.head = PollState{};
       break;
     }
+    if (entry.duration_ns != 0) {
+      const uint64_t now_ns = clock_.NowNs();
+      if (entry.started_ns == 0) entry.started_ns = now_ns;
+      const uint64_t end_ns = entry.started_ns + entry.duration_ns;
+      if (now_ns < end_ns) {
+        stream.head = PollState{};
+        stream.head.wake_at_ns = end_ns;
+        break;
+      }
+    }
     std::shared_ptr<Work> work = entry.work;
     if (work != nullptr) {
       stream.running = true;
@@ -591,16 +683,43 @@ bool Engine::Progress(std::unique_lock<std::mutex>& lock) {
     });
   }
   if (any) {
+    if (virtual_) clock_.Touch();
     last_progress_ns_ = clock_.NowNs();
     session_->Ring(session_->self());
   }
   return any;
 }
 
-void Engine::Sleep(std::unique_lock<std::mutex>& lock, uint32_t bell, uint64_t deadline_ns) {
+void Engine::SleepOnClock(std::unique_lock<std::mutex>& lock, const Before& before,
+                          const GiveUp& give_up) {
+  ClockWait wait{.bell = bell_,
+                 .seen = before.bell,
+                 .deadline_ns = give_up.at_ns,
+                 .turn_ns = give_up.turn_ns,
+                 .polls_words = give_up.polls_words,
+                 .looked = before.activity};
+  for (const StreamRef& stream : pending_) {
+    if (stream->running) continue;
+    wait.deadline_ns = std::min(wait.deadline_ns, stream->head.wake_at_ns);
+    wait.polls_words |= stream->head.words != 0;
+  }
+  sleepers_->fetch_add(1, std::memory_order_seq_cst);
+  lock.unlock();
+  clock_.Wait(wait);
+  lock.lock();
+  sleepers_->fetch_sub(1, std::memory_order_seq_cst);
+}
+
+void Engine::Sleep(std::unique_lock<std::mutex>& lock, const Before& before,
+                   const GiveUp& give_up) {
+  if (virtual_) {
+    SleepOnClock(lock, before, give_up);
+    return;
+  }
+  uint64_t deadline_ns = give_up.at_ns;
   FutexWaiter waiters[kMaxWaiters];
   int count = 0;
-  waiters[count++] = {bell, reinterpret_cast<uint64_t>(bell_), kFutex32, 0};
+  waiters[count++] = {before.bell, reinterpret_cast<uint64_t>(bell_), kFutex32, 0};
   bool words = false;
   for (const StreamRef& stream : pending_) {
     if (stream->running) continue;
@@ -631,15 +750,30 @@ void* Engine::ProgressEntry(void* engine) {
   return nullptr;
 }
 
+void Engine::StandIn() {
+  for (;;) {
+    clock_.Watch();
+    std::unique_lock<std::mutex> lock(mutex_);
+    ++helping_;
+    do {
+      const Before before = Look();
+      Progress(lock);
+      Sleep(lock, before, {});
+    } while (helping_ == 1);
+    --helping_;
+  }
+}
+
 void Engine::ProgressLoop() {
+  if (virtual_) StandIn();
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     progress_wanted_.wait(lock, [&] { return !pending_.empty() && helping_ == 0; });
-    const uint32_t bell = bell_->load(std::memory_order_seq_cst);
+    const Before before = Look();
     Progress(lock);
     if (pending_.empty()) continue;
     if (helping_ == 0) {
-      Sleep(lock, bell, UINT64_MAX);
+      Sleep(lock, before, {});
     } else {
       session_->Ring(session_->self());  // as at the end of WaitUntil
     }

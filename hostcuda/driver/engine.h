@@ -5,6 +5,11 @@
 // or any thread inside a synchronizing call polls the heads. Nobody sleeps on anything but futexes:
 // the process's doorbell and the words that heads wait for.
 //
+// On the virtual clock an operation that takes time is always queued, and is done (its effect
+// included) when its time has passed; a call first takes its own time. Threads sleep in
+// JobClock::Wait only, and while they do they poll the heads; the progress thread does when every
+// other thread of the process is asleep elsewhere.
+//
 // Threading: one mutex guards every stream and event; operations run outside it, one at a time a
 // stream. Work must not throw and must not call anything that waits for a stream. The engine is
 // never destroyed.
@@ -27,6 +32,7 @@
 #include <vector>
 
 #include "hostcuda/clock/clock.h"
+#include "hostcuda/clock/work_times.h"
 #include "hostcuda/internal_table.h"
 
 namespace hostcuda {
@@ -68,7 +74,9 @@ struct Label {
   uint64_t bytes = 0;
   int copy_kind = 0;
   bool host_pinned = false;
-  void* handle = nullptr;  // kernels: the Kernel
+  void* handle = nullptr;           // kernels: the Kernel
+  HostCall call = HostCall::kNone;  // what the call that enqueues it is charged for
+  uint64_t duration_ns = 0;         // how long it keeps its stream busy; 0 on the free clock
   // Filled by the engine while an observer is set.
   uint64_t enqueue_start_ns = 0, enqueue_end_ns = 0;
   uint32_t correlation = 0, thread = 0;
@@ -136,6 +144,7 @@ struct QueueEntry {
   uint64_t record_generation = 0;
   Label label;
   uint64_t started_ns = 0;
+  uint64_t duration_ns = 0;  // as drawn
 };
 
 struct Stream : std::enable_shared_from_this<Stream> {
@@ -165,7 +174,8 @@ struct Stream : std::enable_shared_from_this<Stream> {
 
 class Engine {
  public:
-  explicit Engine(Session* session);
+  /// `times`: how long things take, null on the free clock.
+  Engine(Session* session, const WorkTimes* times);
 
   /// The process's engine; null before cuInit.
   static Engine* Get() { return instance_.load(std::memory_order_acquire); }
@@ -195,6 +205,20 @@ class Engine {
   CUresult QueryStream(Stream& stream);
   CUresult Synchronize(Stream& stream);
   CUresult SynchronizeContext(Context& context);
+  /// The calling thread works for so long: on the virtual clock it sleeps.
+  void HostWork(uint64_t duration_ns);
+  /// The calling thread takes the time of such a call.
+  void Charge(HostCall call);
+  /// The label of what the calling thread submits now, once it has taken the time of the call.
+  Label Charged(const Label& given);
+  /// While the sum of changes is positive, the calling thread's calls take no time, nor does what
+  /// they enqueue.
+  static void Uncharged(int change);
+  /// Sleeps on the virtual clock until this process's doorbell no longer reads `seen`, or until
+  /// `until_ns`; may return early. Returns what the doorbell reads.
+  uint32_t AwaitRing(uint32_t seen, uint64_t until_ns);
+  /// Sleeps on the virtual clock while the word holds `seen`; may return early.
+  void AwaitWord(const std::atomic<uint32_t>& word, uint32_t seen);
   bool Idle(Stream& stream);
   bool Capturing(Stream& stream);
   /// Invalidates the capture of `stream`, where there is one.
@@ -209,6 +233,12 @@ class Engine {
   /// Called (under no lock) by work that made something true for other streams.
   void Notify();
   uint64_t NowNs() const { return clock_.NowNs(); }
+  bool takes_time() const { return virtual_; }
+  /// Null on the free clock.
+  const WorkTimes* times() const { return times_; }
+  /// A duration as drawn for an operation of a stream; see WorkTimes::Drawn.
+  uint64_t Drawn(uint64_t duration_ns, const Stream& stream, uint64_t sequence,
+                 uint64_t part) const;
 
   HostcudaActivityObserver SetObserver(HostcudaActivityObserver observer) {
     return observer_.exchange(observer);
@@ -223,7 +253,7 @@ class Engine {
   enum class Start { kIdle, kQueue, kCaptured };
 
   // All of these are called with mutex_ held.
-  CUresult Begin(Stream& stream, Start* start);
+  CUresult Begin(Stream& stream, const Label& label, Start* start);
   bool Clear(const Stream& stream) const;
   bool Reached(const Point& point) const { return point.stream->completed >= point.sequence; }
   bool AwaitsPeers(const Stream& stream, int depth = 0) const;
@@ -239,15 +269,36 @@ class Engine {
   void AfterInline(Stream& stream);
   bool Progress(std::unique_lock<std::mutex>& lock);
   bool RunQueue(Stream& stream, std::unique_lock<std::mutex>& lock);
+  /// When a wait gives up: at a time, or with a turn of the virtual clock.
+  struct GiveUp {
+    uint64_t at_ns = UINT64_MAX;
+    uint64_t turn_ns = UINT64_MAX;
+    bool polls_words = false;  // what is waited for may come true without ringing
+  };
   template <class Predicate>
-  bool WaitUntil(std::unique_lock<std::mutex>& lock, Predicate done,
-                 uint64_t give_up_ns = UINT64_MAX);
-  void Sleep(std::unique_lock<std::mutex>& lock, uint32_t bell, uint64_t deadline_ns);
+  bool WaitUntil(std::unique_lock<std::mutex>& lock, Predicate done, const GiveUp& give_up = {});
+  /// What there was before a look at the heads: what comes later ends a sleep.
+  struct Before {
+    uint32_t bell;
+    uint32_t activity;  // of the virtual clock
+  };
+  Before Look() const {
+    const uint32_t activity = virtual_ ? clock_.Activity() : 0;
+    return {bell_->load(std::memory_order_seq_cst), activity};
+  }
+  void Sleep(std::unique_lock<std::mutex>& lock, const Before& before, const GiveUp& give_up);
+  void SleepOnClock(std::unique_lock<std::mutex>& lock, const Before& before,
+                    const GiveUp& give_up);
   void ProgressLoop();
+  void StandIn();
+  void StartProgressThread();
+  void Pause(uint64_t until_ns, bool with_turn);
   static void* ProgressEntry(void* engine);
 
   static std::atomic<Engine*> instance_;
   JobClock& clock_;
+  const bool virtual_;
+  const WorkTimes* const times_;
   Session* session_;
   std::atomic<uint32_t>* bell_;
   std::atomic<uint32_t>* sleepers_;
@@ -275,11 +326,10 @@ CUresult CaptureForbidden(Stream& stream);
 
 template <class Function>
 CUresult Engine::Submit(Stream& stream, const Label& given, Function function) {
-  Label label = given;
-  Stamp(label);
+  const Label label = Charged(given);
   std::unique_lock<std::mutex> lock(mutex_);
   Start start;
-  const CUresult begun = Begin(stream, &start);
+  const CUresult begun = Begin(stream, label, &start);
   if (begun != CUDA_SUCCESS) return begun;
   if (start == Start::kCaptured) {
     return CaptureWork(stream, label,

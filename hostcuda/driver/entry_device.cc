@@ -414,6 +414,7 @@ HC_ENTRY CUresult cuCtxSynchronize_v2(CUcontext ctx) {
   Context* context = ctx == nullptr ? hostcuda::CurrentContext() : Checked<Context>(ctx);
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  driver->engine().Charge(hostcuda::HostCall::kSync);
   return driver->engine().SynchronizeContext(*context);
 }
 HC_ENTRY CUresult cuCtxSynchronize(void) { return cuCtxSynchronize_v2(nullptr); }

@@ -464,8 +464,9 @@ HC_ENTRY CUresult cuGraphAddMemcpyNode(CUgraphNode* phGraphNode, CUgraph hGraph,
   Label label = TypeLabel(CU_GRAPH_NODE_TYPE_MEMCPY);
   label.activity = HOSTCUDA_ACTIVITY_MEMCPY;
   label.name = "DtoD";
-  label.copy_kind = 8;
+  label.copy_kind = hostcuda::kCopyDeviceToDevice;
   label.bytes = shape.width * shape.height * shape.depth;
+  hostcuda::Price(&label);
   return AddNode(phGraphNode, hGraph, dependencies, numDependencies, label,
                  MakeWork([shape](PollState&) { return hostcuda::RunCopy(shape); }));
 }
@@ -488,6 +489,7 @@ HC_ENTRY CUresult cuGraphAddMemsetNode(CUgraphNode* phGraphNode, CUgraph hGraph,
   label.activity = HOSTCUDA_ACTIVITY_MEMSET;
   label.name = "memset";
   label.bytes = shape.width * shape.element * shape.height;
+  hostcuda::Price(&label);
   return AddNode(phGraphNode, hGraph, dependencies, numDependencies, label,
                  MakeWork([shape](PollState&) { return hostcuda::RunSet(shape); }));
 }

@@ -14,6 +14,7 @@ using hostcuda::Answer;
 using hostcuda::Checked;
 using hostcuda::Event;
 using hostcuda::EventRef;
+using hostcuda::HostCall;
 using hostcuda::kDone;
 using hostcuda::Label;
 using hostcuda::PollState;
@@ -56,10 +57,12 @@ HC_ENTRY CUresult cuStreamDestroy(CUstream hStream) { return cuStreamDestroy_v2(
 
 HC_ENTRY CUresult cuStreamSynchronize(CUstream hStream) {
   HC_STREAM(stream, hStream);
+  driver->engine().Charge(HostCall::kSync);
   return driver->engine().Synchronize(*stream);
 }
 HC_ENTRY CUresult cuStreamQuery(CUstream hStream) {
   HC_STREAM(stream, hStream);
+  driver->engine().Charge(HostCall::kQuery);
   return driver->engine().QueryStream(*stream);
 }
 HC_ENTRY CUresult cuStreamGetPriority(CUstream hStream, int* priority) {
@@ -147,6 +150,7 @@ HC_ENTRY CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsig
   if ((flags & ~static_cast<unsigned>(CU_EVENT_RECORD_EXTERNAL)) != 0)
     return CUDA_ERROR_INVALID_VALUE;
   if (event->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
+  driver->engine().Charge(HostCall::kEvent);
   if (event->shared != nullptr && !driver->engine().Capturing(*stream))
     return hostcuda::RecordShared(event->shared, *stream);
   return driver->engine().Record(event->handle, *stream, (flags & CU_EVENT_RECORD_EXTERNAL) != 0);
@@ -157,11 +161,13 @@ HC_ENTRY CUresult cuEventRecord(CUevent hEvent, CUstream hStream) {
 
 HC_ENTRY CUresult cuEventQuery(CUevent hEvent) {
   HC_EVENT(event, hEvent);
+  driver->engine().Charge(HostCall::kQuery);
   return event->shared != nullptr ? hostcuda::QueryShared(event->shared)
                                   : driver->engine().QueryEvent(*event);
 }
 HC_ENTRY CUresult cuEventSynchronize(CUevent hEvent) {
   HC_EVENT(event, hEvent);
+  driver->engine().Charge(HostCall::kSync);
   return event->shared != nullptr ? hostcuda::SynchronizeShared(event->shared)
                                   : driver->engine().SynchronizeEvent(*event);
 }
@@ -182,6 +188,7 @@ HC_ENTRY CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned i
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if ((Flags & ~static_cast<unsigned>(CU_EVENT_WAIT_EXTERNAL)) != 0)
     return CUDA_ERROR_INVALID_VALUE;
+  driver->engine().Charge(HostCall::kEvent);
   if (event->shared != nullptr && !driver->engine().Capturing(*stream))
     return hostcuda::WaitShared(event->shared, *stream);
   return driver->engine().WaitEvent(*stream, *event, (Flags & CU_EVENT_WAIT_EXTERNAL) != 0);
@@ -216,6 +223,7 @@ HC_ENTRY CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData
   if (fn == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Label label;
   label.type = CU_GRAPH_NODE_TYPE_HOST;
+  label.call = HostCall::kLaunch;
   return driver->engine().Submit(*stream, label, [fn, userData](PollState&) {
     fn(userData);
     return kDone;
@@ -242,24 +250,48 @@ template <class Word>
 CUresult WriteValue(CUstream handle, CUdeviceptr address, Word value, unsigned flags) {
   HC_STREAM(stream, handle);
   (void)flags;  // CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER only weakens
-  if (!hostcuda::ValidWord(address, sizeof(Word))) return CUDA_ERROR_INVALID_VALUE;
+  hostcuda::MemoryRange memory;
+  if (!hostcuda::FindWord(address, sizeof(Word), &memory)) return CUDA_ERROR_INVALID_VALUE;
   Label label;
   label.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+  label.call = HostCall::kLaunch;
   return driver->engine().Submit(*stream, label, [address, value](PollState&) {
     return hostcuda::StoreWord<Word>(address, value);
   });
 }
 
+/// Waits for a word. Who stores to host memory is usually another process: a peer.
+template <class Word>
+class ValueWait final : public hostcuda::Work,
+                        public std::enable_shared_from_this<ValueWait<Word>> {
+ public:
+  ValueWait(CUdeviceptr address, Word value, unsigned flags, bool in_host_memory)
+      : address_(address), value_(value), flags_(flags), in_host_memory_(in_host_memory) {}
+  int Poll(PollState& state) override {
+    return hostcuda::PollWord<Word>(address_, value_, flags_, state);
+  }
+  std::shared_ptr<hostcuda::Work> Fresh() override { return this->shared_from_this(); }
+  bool AwaitsPeers() const override { return in_host_memory_; }
+
+ private:
+  const CUdeviceptr address_;
+  const Word value_;
+  const unsigned flags_;
+  const bool in_host_memory_;
+};
+
 template <class Word>
 CUresult WaitValue(CUstream handle, CUdeviceptr address, Word value, unsigned flags) {
   HC_STREAM(stream, handle);
-  if (!hostcuda::ValidWord(address, sizeof(Word))) return CUDA_ERROR_INVALID_VALUE;
+  hostcuda::MemoryRange memory;
+  if (!hostcuda::FindWord(address, sizeof(Word), &memory)) return CUDA_ERROR_INVALID_VALUE;
   if ((flags & ~(3u | CU_STREAM_WAIT_VALUE_FLUSH)) != 0) return CUDA_ERROR_INVALID_VALUE;
   Label label;
   label.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
-  return driver->engine().Submit(*stream, label, [address, value, flags](PollState& state) {
-    return hostcuda::PollWord<Word>(address, value, flags, state);
-  });
+  label.call = HostCall::kLaunch;
+  return driver->engine().SubmitWork(
+      *stream, label,
+      std::make_shared<ValueWait<Word>>(address, value, flags, !memory.on_device()));
 }
 
 }  // namespace

@@ -75,6 +75,54 @@ HC_ENTRY int hostcudaRegisterKernel(const char* name, hostcudaKernelBody body) {
   return CUDA_SUCCESS;
 }
 
+HC_ENTRY int hostcudaRegisterKernelTime(const char* name, unsigned long long ns,
+                                        hostcudaKernelTime time) {
+  if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  hostcuda::RegisterTime(name, {ns, time});
+  return CUDA_SUCCESS;
+}
+
+HC_ENTRY int hostcudaHostTime(unsigned long long ns) {
+  HC_DRIVER();
+  driver->engine().HostWork(ns);
+  return CUDA_SUCCESS;
+}
+
+HC_ENTRY unsigned long long hostcudaNow(void) { return hostcuda::Clock().NowNs(); }
+
+HC_ENTRY int hostcudaClockIsVirtual(void) { return hostcuda::Clock().is_virtual() ? 1 : 0; }
+
+HC_ENTRY int hostcudaUncharged(int change) {
+  HC_DRIVER();
+  driver->engine().Uncharged(change);
+  return CUDA_SUCCESS;
+}
+
+HC_ENTRY unsigned hostcudaNumber(void) {
+  hostcuda::Driver* driver = hostcuda::Driver::Get();
+  return driver == nullptr ? UINT32_MAX : driver->session().self();
+}
+
+HC_ENTRY int hostcudaHold(int change) {
+  HC_DRIVER();
+  hostcuda::Clock().Hold(change);
+  return CUDA_SUCCESS;
+}
+
+HC_ENTRY int hostcudaRing(unsigned number) {
+  HC_DRIVER();
+  driver->session().Ring(number);
+  return CUDA_SUCCESS;
+}
+
+HC_ENTRY int hostcudaWait(unsigned* rings, unsigned long long until_ns) {
+  if (rings == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!hostcuda::Clock().is_virtual()) return CUDA_ERROR_NOT_SUPPORTED;
+  HC_DRIVER();
+  *rings = driver->engine().AwaitRing(*rings, until_ns);
+  return CUDA_SUCCESS;
+}
+
 HC_ENTRY int hostcudaRegisterKernelParameters(const char* name, int count, const unsigned* sizes) {
   if (name == nullptr || count < 0 || (count > 0 && sizes == nullptr))
     return CUDA_ERROR_INVALID_VALUE;
@@ -127,6 +175,7 @@ CUresult StreamEnqueue(CUstream handle, const char* name, HostcudaTaskPoll poll,
   if (resolved != CUDA_SUCCESS) return drop(resolved);
   Label label;
   label.type = CU_GRAPH_NODE_TYPE_KERNEL;
+  label.call = hostcuda::HostCall::kCommunication;
   if (name != nullptr) {
     label.activity = HOSTCUDA_ACTIVITY_KERNEL;
     label.name = name;
@@ -258,6 +307,26 @@ int DeviceProcesses(int device, HostcudaDeviceProcess* processes, int capacity) 
   return static_cast<int>(holders.size());
 }
 
+// The virtual clock, for hostnccl.
+
+int ClockIsVirtual() { return hostcuda::Clock().is_virtual() ? 1 : 0; }
+
+void ChargeQuery() {
+  if (Driver* driver = Driver::Get()) driver->engine().Charge(hostcuda::HostCall::kQuery);
+}
+
+void AwaitWord(const uint32_t* word, uint32_t seen) {
+  if (Driver* driver = Driver::Get())
+    driver->engine().AwaitWord(*reinterpret_cast<const std::atomic<uint32_t>*>(word), seen);
+}
+
+uint32_t EventNew(uint32_t doorbell) { return hostcuda::Clock().NewEvent(doorbell); }
+void EventSet(uint32_t event, uint64_t at_ns) { hostcuda::Clock().SetEvent(event, at_ns); }
+const uint32_t* EventWord(uint32_t event) {
+  return reinterpret_cast<const uint32_t*>(hostcuda::Clock().EventWord(event));
+}
+void EventFree(uint32_t event) { hostcuda::Clock().FreeEvent(event); }
+
 const HostcudaTable kTable = {
     sizeof(HostcudaTable),
     HOSTCUDA_TABLE_VERSION,
@@ -273,6 +342,13 @@ const HostcudaTable kTable = {
     DeviceCount,
     DeviceInfo,
     DeviceProcesses,
+    ClockIsVirtual,
+    ChargeQuery,
+    AwaitWord,
+    EventNew,
+    EventSet,
+    EventWord,
+    EventFree,
 };
 
 }  // namespace

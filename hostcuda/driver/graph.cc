@@ -245,7 +245,7 @@ class Run final : public Work {
     waits_.reserve(program_->steps.size());
     for (uint32_t i = 0; i < program_->steps.size(); ++i) {
       waits_.push_back(program_->steps[i].waits);
-      if (waits_.back() == 0) open_.push_back({i, nullptr, 0});
+      if (waits_.back() == 0) open_.push_back({i, nullptr});
     }
   }
 
@@ -269,7 +269,17 @@ class Run final : public Work {
         Open open = std::move(open_[i]);
         const Program::Step& step = program_->steps[open.step];
         if (open.work == nullptr) open.work = std::move(works_[open.step]);
-        if (open.started_ns == 0) open.started_ns = state.now_ns;
+        if (open.started_ns == 0) {
+          open.started_ns = state.now_ns;
+          // The launch is the head of its stream.
+          open.ends_ns = state.now_ns + engine.Drawn(step.label.duration_ns, *stream_,
+                                                     stream_->completed + 1, open.step + 1);
+        }
+        if (state.now_ns < open.ends_ns) {
+          state.wake_at_ns = std::min(state.wake_at_ns, open.ends_ns);
+          still.push_back(std::move(open));
+          continue;
+        }
         const int result = open.work == nullptr ? kDone : open.work->Poll(state);
         if (result < 0) return result;
         if (result == kPending) {
@@ -286,7 +296,7 @@ class Run final : public Work {
           engine.Emit(label, *stream_, open.started_ns, engine.NowNs());
         }
         for (const uint32_t next : step.successors) {
-          if (--waits_[next] == 0) open_.push_back({next, nullptr, 0});
+          if (--waits_[next] == 0) open_.push_back({next, nullptr});
         }
       }
       open_ = std::move(still);
@@ -304,7 +314,8 @@ class Run final : public Work {
   struct Open {
     uint32_t step;
     std::shared_ptr<Work> work;
-    uint64_t started_ns;
+    uint64_t started_ns = 0;
+    uint64_t ends_ns = 0;
   };
   const std::shared_ptr<const Program> program_;
   const StreamRef stream_;
@@ -391,6 +402,7 @@ CUresult LaunchGraph(GraphExec& exec, const StreamRef& stream) {
   Engine& engine = Driver::Get()->engine();
   Label label;
   label.type = CU_GRAPH_NODE_TYPE_GRAPH;
+  label.call = HostCall::kLaunch;
   engine.Stamp(label);
   if (engine.Capturing(*stream)) {
     // A captured launch is a child of the graph being captured.

@@ -18,8 +18,7 @@ struct Arguments {
   std::vector<uint32_t> offsets;
 };
 
-void RunBody(hostcudaKernelBody body, const Kernel& kernel, const LaunchShape& shape,
-             void** pointers) {
+hostcudaLaunch DescribeLaunch(const Kernel& kernel, const LaunchShape& shape, void** pointers) {
   hostcudaLaunch launch = {};
   launch.name = kernel.name;
   for (int i = 0; i < 3; ++i) {
@@ -28,7 +27,26 @@ void RunBody(hostcudaKernelBody body, const Kernel& kernel, const LaunchShape& s
   }
   launch.shared_bytes = shape.shared_bytes;
   launch.args = pointers;
+  return launch;
+}
+
+void RunBody(hostcudaKernelBody body, const Kernel& kernel, const LaunchShape& shape,
+             void** pointers) {
+  const hostcudaLaunch launch = DescribeLaunch(kernel, shape, pointers);
   body(&launch);
+}
+
+/// How long it takes on the virtual clock. `pointers` as kernelParams; null where the caller gave
+/// none.
+uint64_t DurationOf(const Kernel& kernel, const LaunchShape& shape, void** pointers) {
+  const WorkTimes* const times = Driver::Get()->engine().times();
+  if (times == nullptr) return 0;
+  if (const auto registered = FindTime(kernel.name)) {
+    if (registered->function == nullptr) return registered->ns;
+    const hostcudaLaunch launch = DescribeLaunch(kernel, shape, pointers);
+    return registered->function(&launch);
+  }
+  return times->KernelNs(kernel.name, shape.grid, shape.block);
 }
 
 }  // namespace
@@ -73,7 +91,7 @@ CUresult CheckShape(const Kernel& kernel, const LaunchShape& shape) {
   return valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-Label LabelOf(Kernel& kernel, const LaunchShape& shape) {
+Label LabelOf(Kernel& kernel, const LaunchShape& shape, void** pointers) {
   Label label;
   label.type = CU_GRAPH_NODE_TYPE_KERNEL;
   label.activity = HOSTCUDA_ACTIVITY_KERNEL;
@@ -84,6 +102,8 @@ Label LabelOf(Kernel& kernel, const LaunchShape& shape) {
   }
   label.shared_bytes = shape.shared_bytes;
   label.handle = &kernel;
+  label.call = HostCall::kLaunch;
+  label.duration_ns = DurationOf(kernel, shape, pointers);
   return label;
 }
 
@@ -116,8 +136,8 @@ std::shared_ptr<const Arguments> CopyArguments(const Kernel& kernel, void** para
 
 CUresult UnknownSizes(const Kernel& kernel) {
   fprintf(stderr,
-          "hostcuda: kernel %s has a CPU body, is launched on a busy or capturing stream, and "
-          "neither its image nor its "
+          "hostcuda: kernel %s has a CPU body, is launched on a busy or capturing stream (on the "
+          "virtual clock every launch counts as such), and neither its image nor its "
           "name tells its parameters' sizes; call hostcudaRegisterKernelParameters\n",
           kernel.name);
   return CUDA_ERROR_NOT_SUPPORTED;
@@ -128,7 +148,7 @@ CUresult UnknownSizes(const Kernel& kernel) {
 CUresult PrepareKernel(Kernel& kernel, const LaunchShape& shape, void** parameters, void** extra,
                        Label* label, std::shared_ptr<Work>* work) {
   if (const CUresult checked = CheckShape(kernel, shape); checked != CUDA_SUCCESS) return checked;
-  *label = LabelOf(kernel, shape);
+  *label = LabelOf(kernel, shape, parameters);
   work->reset();
   const hostcudaKernelBody body = FindBody(kernel.name);
   if (body == nullptr) return CUDA_SUCCESS;
@@ -148,21 +168,23 @@ CUresult LaunchKernel(Stream& stream, Kernel& kernel, const LaunchShape& shape, 
   if (body == nullptr) {
     if (const CUresult checked = CheckLaunchHasValues(kernel.name); checked != CUDA_SUCCESS)
       return checked;
-    return engine.SubmitNothing(stream, LabelOf(kernel, shape));
+    return engine.SubmitNothing(stream, LabelOf(kernel, shape, parameters));
   }
   LearnParameters(kernel);
   if (!kernel.sizes_known) {
-    if (extra != nullptr || !engine.Idle(stream)) return UnknownSizes(kernel);
+    if (extra != nullptr || engine.takes_time() || !engine.Idle(stream))
+      return UnknownSizes(kernel);
     // Runs before the call returns, so the caller's own copies serve.
     const Kernel* const own = &kernel;
-    return engine.Submit(stream, LabelOf(kernel, shape), [=](PollState&) {
+    return engine.Submit(stream, LabelOf(kernel, shape, parameters), [=](PollState&) {
       RunBody(body, *own, shape, parameters);
       return kDone;
     });
   }
   const auto arguments = CopyArguments(kernel, parameters, extra);
   if (arguments == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return engine.Submit(stream, LabelOf(kernel, shape), BodyRun{body, &kernel, shape, arguments});
+  return engine.Submit(stream, LabelOf(kernel, shape, parameters),
+                       BodyRun{body, &kernel, shape, arguments});
 }
 
 }  // namespace hostcuda

@@ -199,7 +199,9 @@ struct Bodies {
   std::shared_mutex mutex;
   std::unordered_map<std::string, hostcudaKernelBody> by_name;
   std::unordered_map<std::string, std::vector<uint32_t>> sizes;
+  std::unordered_map<std::string, KernelTime> times;
   std::atomic<bool> any{false};
+  std::atomic<bool> any_time{false};
 };
 
 Bodies& AllBodies() {
@@ -309,6 +311,22 @@ void RegisterBody(const char* name, hostcudaKernelBody body) {
   std::unique_lock lock(bodies.mutex);
   bodies.by_name[name] = body;
   bodies.any.store(true, std::memory_order_release);
+}
+
+std::optional<KernelTime> FindTime(const char* interned_name) {
+  Bodies& bodies = AllBodies();
+  if (!bodies.any_time.load(std::memory_order_acquire)) return std::nullopt;
+  std::shared_lock lock(bodies.mutex);
+  const auto found = bodies.times.find(interned_name);
+  if (found == bodies.times.end()) return std::nullopt;
+  return found->second;
+}
+
+void RegisterTime(const char* name, const KernelTime& time) {
+  Bodies& bodies = AllBodies();
+  std::unique_lock lock(bodies.mutex);
+  bodies.times[name] = time;
+  bodies.any_time.store(true, std::memory_order_release);
 }
 
 void RegisterParameters(const char* name, const std::vector<uint32_t>& sizes) {

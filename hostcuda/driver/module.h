@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -76,6 +77,13 @@ void RegisterBody(const char* name, hostcudaKernelBody body);
 /// True once any body is registered: then copies of this process are real whatever HOSTCUDA_VALUES
 /// says.
 bool AnyBody();
+/// The time registered for kernels called `name`: a number, or a function of the launch.
+struct KernelTime {
+  uint64_t ns;
+  hostcudaKernelTime function;
+};
+std::optional<KernelTime> FindTime(const char* interned_name);
+void RegisterTime(const char* name, const KernelTime& time);
 /// Sizes given by hostcudaRegisterKernelParameters, for kernels whose image and name do not tell
 /// them.
 void RegisterParameters(const char* name, const std::vector<uint32_t>& sizes);

@@ -17,6 +17,10 @@ struct Option {
   bool (*parse)(const char* text, DriverOptions& options);
 };
 
+bool IsNumber(const char* text, DriverOptions&) {
+  return *text != '\0' && strspn(text, "0123456789") == strlen(text);
+}
+
 const Option kOptions[] = {
     {"HOSTCUDA_GPU", "h200, h100, a100 or b200 (default h200)",
      "the GPU that every device presents",
@@ -65,8 +69,27 @@ const Option kOptions[] = {
      "largest copy or set that moves bytes with values none or control; larger ones are counted "
      "only",
      [](const char* text, DriverOptions& o) { return ParseBytes(text, &o.copy_limit_bytes); }},
-    {"HOSTCUDA_CLOCK", "free (default free)", "how time passes; free: kernels and copies take none",
-     [](const char* text, DriverOptions&) { return strcmp(text, "free") == 0; }},
+    {"HOSTCUDA_CLOCK", "free or virtual (default free)",
+     "how time passes; free: kernels and copies take none; virtual: they take the time of a table, "
+     "on one clock for all processes of the session",
+     [](const char* text, DriverOptions&) {
+       return strcmp(text, "free") == 0 || strcmp(text, "virtual") == 0;
+     }},
+    {"HOSTCUDA_TIMES", "a JSON file (default: times by the GPU's figures)",
+     "virtual clock: how long kernels, copies and host calls take",
+     [](const char* text, DriverOptions& o) {
+       o.times = text;
+       return true;
+     }},
+    {"HOSTCUDA_PROCESS",
+     "a number from 0 (default: RANK, OMPI_COMM_WORLD_RANK, SLURM_PROCID, PMI_RANK, else the order "
+     "of starting)",
+     "virtual clock: which process of the job this is", IsNumber},
+    {"HOSTCUDA_PROCESSES",
+     "a number (default: WORLD_SIZE, OMPI_COMM_WORLD_SIZE, SLURM_NTASKS, PMI_SIZE, else 0)",
+     "virtual clock: it stands until so many processes have started CUDA", IsNumber},
+    {"HOSTCUDA_CLOCK_REPORT_S", "seconds (default 10; 0: never)",
+     "virtual clock: after standing for so long it says on stderr which thread holds it", IsNumber},
     {"HOSTCUDA_SESSION", "a file name (default: one session a user)",
      "processes of one session share the devices' memory and the doorbells",
      [](const char* text, DriverOptions& o) {

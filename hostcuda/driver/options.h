@@ -27,6 +27,7 @@ struct DriverOptions {
   HostcudaValues values = HOSTCUDA_VALUES_NONE;  // HOSTCUDA_VALUES
   uint64_t copy_limit_bytes = 1u << 20;          // HOSTCUDA_COPY_LIMIT
   std::string session;                           // HOSTCUDA_SESSION
+  std::string times;                             // HOSTCUDA_TIMES
 };
 
 /// The process's options.

@@ -1,5 +1,6 @@
 #include "hostcuda/driver/session.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -17,6 +18,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+
+#include "hostcuda/clock/virtual_clock.h"
 
 namespace hostcuda {
 namespace {
@@ -61,39 +64,49 @@ struct SessionSegment {
   pthread_mutex_t mutex;  // process-shared, robust
   uint64_t used[kMaxDevices];
   Member members[Session::kMaxProcesses];
+  ClockSegment clock;  // one member for each of ours, by the same index
 };
-
-uint64_t ProcessStartTime(int pid) {
-  char path[64], text[1024];
-  snprintf(path, sizeof path, "/proc/%d/stat", pid);
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
-  const ssize_t n = read(fd, text, sizeof text - 1);
-  close(fd);
-  if (n <= 0) return 0;
-  text[n] = '\0';
-  // The name is in parentheses and may hold anything; the state follows the last one. Start time is
-  // field 22.
-  const char* p = strrchr(text, ')');
-  if (p == nullptr || p[1] == '\0' || p[2] == 'Z' || p[2] == 'X') return 0;
-  p += 2;
-  for (int field = 3; field < 22 && p != nullptr; ++field) {
-    p = strchr(p, ' ');
-    if (p != nullptr) ++p;
-  }
-  return p == nullptr ? 0 : strtoull(p, nullptr, 10);
-}
+static_assert(kMaxClockMembers == Session::kMaxProcesses);
 
 namespace {
 
+/// Locks or tries to lock the file for as long as `fd`, or a copy of it, is open.
+bool HoldFile(int fd, short type) {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  return fcntl(fd, F_OFD_SETLK, &lock) == 0;
+}
+
+std::string FilePrefix() { return "hostcuda-" + std::to_string(getuid()) + "-"; }
+
 std::string SessionPath(const std::string& directory, const std::string& name) {
-  char file[128];
-  snprintf(file, sizeof file, "/hostcuda-%u%s%s-%zx", getuid(), name.empty() ? "" : "-",
-           name.c_str(), sizeof(SessionSegment));
-  return directory + file;
+  char layout[32];
+  snprintf(layout, sizeof layout, "%s%zx", name.empty() ? "" : "-", sizeof(SessionSegment));
+  return directory + "/" + FilePrefix() + name + layout;
 }
 
 }  // namespace
+
+int Session::SweepStale(const std::string& directory) {
+  DIR* const entries = opendir(directory.c_str());
+  if (entries == nullptr) return 0;
+  const std::string prefix = FilePrefix();
+  int removed = 0;
+  while (const dirent* entry = readdir(entries)) {
+    if (strncmp(entry->d_name, prefix.c_str(), prefix.size()) != 0) continue;
+    const std::string path = directory + "/" + entry->d_name;
+    const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) continue;
+    // Under the file's lock nobody joins; who is about to finds the name gone and starts over.
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && HoldFile(fd, F_WRLCK) && unlink(path.c_str()) == 0) {
+      ++removed;
+    }
+    close(fd);
+  }
+  closedir(entries);
+  return removed;
+}
 
 std::vector<Session::Holder> Session::Holders(const std::string& directory, const std::string& name,
                                               int device) {
@@ -153,12 +166,14 @@ Session* Session::Join(const std::string& directory, const std::string& name, st
       return nullptr;
     }
     auto* segment = static_cast<SessionSegment*>(address);
-    if (segment->magic != kMagic) {
+    const bool is_new = segment->magic != kMagic;
+    if (is_new) {
       pthread_mutexattr_t attributes;
       pthread_mutexattr_init(&attributes);
       pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
       pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
       pthread_mutex_init(&segment->mutex, &attributes);
+      InitializeClockSegment(&segment->clock);
       segment->bytes = sizeof(SessionSegment);
       segment->magic = kMagic;
     }
@@ -190,7 +205,9 @@ Session* Session::Join(const std::string& directory, const std::string& name, st
     if (segment->members_end <= index) segment->members_end = index + 1;
     session->self_ = index;
     session->Unlock();
+    HoldFile(fd, F_RDLCK);  // where it cannot be had, a sweep may take the name; nothing else
     flock(fd, LOCK_UN);
+    if (is_new) SweepStale(directory);
     return session;
   }
 }
@@ -252,6 +269,8 @@ void Session::Reap() {
   Unlock();
 }
 
+ClockSegment* Session::clock() { return &segment_->clock; }
+
 std::atomic<uint32_t>* Session::Doorbell(uint32_t index) {
   return &segment_->members[index].doorbell;
 }
@@ -263,7 +282,10 @@ void Session::Ring(uint32_t index) {
   if (index >= kMaxProcesses) return;
   Member& member = segment_->members[index];
   member.doorbell.fetch_add(1, std::memory_order_seq_cst);
-  if (member.sleepers.load(std::memory_order_seq_cst) != 0) {
+  if (member.sleepers.load(std::memory_order_seq_cst) == 0) return;
+  if (Clock().is_virtual()) {
+    Clock().Wake(index);
+  } else {
     syscall(SYS_futex, &member.doorbell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   }
 }

@@ -1,10 +1,11 @@
 // The session: what hostcuda's processes of one user share. One small file in /dev/shm holds, for
-// every process, its doorbell and what it has allocated on each device.
+// every process, its doorbell and what it has allocated on each device, and the virtual clock.
 //
 // A process joins at cuInit and leaves at exit; the last one removes the file. A killed process's
-// entry (process id and start time) is reaped by whoever needs its memory or its place. Charges are
-// made under one robust mutex. Thread-safe. After fork the child is not a member: the driver
-// refuses CUDA there.
+// entry (process id and start time) is reaped by whoever needs its memory or its place. Every
+// member holds a read lock on the file (F_OFD_SETLK), so a file that can be locked for writing has
+// lost all of them: who makes a new session removes it. Charges are made under one robust mutex.
+// Thread-safe. After fork the child is not a member: the driver refuses CUDA there.
 //
 //   Session* s = Session::Join(&error);
 //   if (s->Charge(device, bytes, limit)) ... s->Discharge(device, bytes);
@@ -16,10 +17,12 @@
 #include <string>
 #include <vector>
 
+#include "hostcuda/clock/proc_state.h"
 #include "hostcuda/driver/options.h"
 
 namespace hostcuda {
 
+struct ClockSegment;
 struct SessionSegment;
 
 class Session {
@@ -35,6 +38,8 @@ class Session {
 
   /// Index of this process's doorbell.
   uint32_t self() const { return self_; }
+  /// Where the virtual clock of this session lives.
+  ClockSegment* clock();
   std::atomic<uint32_t>* Doorbell(uint32_t index);
   /// Counts threads asleep on the doorbell, so that ringing costs no system call where there is
   /// none.
@@ -53,6 +58,8 @@ class Session {
     int pid;
     uint64_t bytes;
   };
+  /// Removes the files of this user's sessions whose processes were all killed; returns how many.
+  static int SweepStale(const std::string& directory);
   /// Who holds memory on `device`, read without joining: empty where the session has no file.
   static std::vector<Holder> Holders(const std::string& directory, const std::string& name,
                                      int device);
@@ -75,9 +82,6 @@ class Session {
   std::atomic<bool> left_{
       false};  // exit handlers after ours may still free memory: then nothing is accounted
 };
-
-/// Start time of process `pid` in clock ticks since boot; 0 where it is gone or a zombie.
-uint64_t ProcessStartTime(int pid);
 
 }  // namespace hostcuda
 

@@ -136,6 +136,29 @@ TEST_F(SessionTest, FileOfAKilledLastProcessIsTakenOverAndRemoved) {
   EXPECT_EQ(Files(), 0u);
 }
 
+TEST_F(SessionTest, NewSessionRemovesThoseWhoseProcessesWereAllKilled) {
+  const auto start = [&](Role& role) {
+    Start(role, directory_, 10);
+    bool fits = false;
+    EXPECT_TRUE(role.Receive(&fits) && fits);
+  };
+  Role victim("member");
+  start(victim);
+  const std::filesystem::path file = *std::filesystem::directory_iterator(directory_);
+  std::filesystem::rename(file, file.string() + "0");  // as if of another session
+  EXPECT_EQ(Session::SweepStale(directory_), 0);       // it lives
+  kill(victim.pid(), SIGKILL);
+  victim.Wait();
+  EXPECT_EQ(Files(), 1u);
+  Role next("member");
+  start(next);
+  EXPECT_EQ(Files(), 1u);  // its own
+  EXPECT_EQ(Session::SweepStale(directory_), 0);
+  next.Send('l');
+  EXPECT_EQ(next.Wait(), 0);
+  EXPECT_EQ(Files(), 0u);
+}
+
 TEST_F(SessionTest, ConcurrentChargesNeverExceedTheLimit) {
   Session* own = Join();
   std::vector<std::thread> threads;

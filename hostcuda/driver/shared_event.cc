@@ -56,6 +56,11 @@ CUresult SynchronizeShared(SharedEvent* event) {
   uint32_t seen = 0;
   // This process's own records are completed by the progress thread.
   while (!Reached(event, number, &seen)) {
+    Engine& engine = Driver::Get()->engine();
+    if (engine.takes_time()) {
+      engine.AwaitWord(event->completed, seen);
+      continue;
+    }
     syscall(SYS_futex, &event->completed, FUTEX_WAIT, seen, nullptr, nullptr, 0);
   }
   return CUDA_SUCCESS;

@@ -20,10 +20,9 @@
 namespace hostcuda {
 
 /// True where a stream may use the word: aligned, and in memory that CUDA knows of.
-inline bool ValidWord(CUdeviceptr address, uint64_t bytes) {
-  MemoryRange range;
-  return address % bytes == 0 && Driver::Get()->memory().Find(address, &range) &&
-         range.accessible && address + bytes <= range.base + range.bytes;
+inline bool FindWord(CUdeviceptr address, uint64_t bytes, MemoryRange* range) {
+  return address % bytes == 0 && Driver::Get()->memory().Find(address, range) &&
+         range->accessible && address + bytes <= range->base + range->bytes;
 }
 
 template <class Word>

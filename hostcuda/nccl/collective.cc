@@ -97,6 +97,7 @@ bool Communicator::ContributeCall() {
 
 bool Communicator::AdvanceCollective() {
   Collective& run = collective_;
+  if (run.takes_time) return AdvanceFlow();
   StepCounters* counters = segment_->header().steps;
   const auto ranks = static_cast<uint64_t>(ranks_);
   bool advanced = false;
@@ -140,7 +141,11 @@ bool Communicator::AdvanceCollective() {
   if (run.read == run.steps) {
     steps_ += run.steps;
     segment_->self().collectives_completed.store(run.index + 1, std::memory_order_release);
-    run.op = nullptr;
+    if (platform_.takes_time()) {
+      run.takes_time = true;
+    } else {
+      run.op = nullptr;
+    }
     advanced = true;
   }
   return advanced;

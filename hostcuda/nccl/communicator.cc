@@ -55,6 +55,8 @@ Status Communicator::Join(const CommunicatorOptions& options, const std::atomic<
 
 Communicator::Communicator(const CommunicatorOptions& options, std::unique_ptr<Segment> segment)
     : platform_(options.platform),
+      topology_(options.topology),
+      flows_(options.flows),
       error_grace_ns_(options.error_grace_ns),
       report_after_ns_(static_cast<uint64_t>(options.segment.report_after_s) * kSecond),
       key_(options.segment.key),
@@ -62,9 +64,19 @@ Communicator::Communicator(const CommunicatorOptions& options, std::unique_ptr<S
       rank_(segment_->rank()),
       ranks_(segment_->ranks()),
       inputs_(ranks_),
-      scalars_(ranks_) {}
+      scalars_(ranks_) {
+  if (!platform_.takes_time()) return;
+  const MemberIdentity& first = segment_->member(0).identity;
+  number_ = uint64_t{first.place.node} << 48 | uint64_t{first.place.gpu} << 32 | first.communicator;
+  for (int rank = 0; rank < ranks_; ++rank)
+    places_.push_back(segment_->member(rank).identity.place);
+}
 
-Communicator::~Communicator() { segment_->Depart(rank_, Departure::kDestroyed); }
+Communicator::~Communicator() {
+  DropFlows();
+  for (const uint32_t event : free_events_) platform_.event_free(event);
+  segment_->Depart(rank_, Departure::kDestroyed);
+}
 
 std::shared_ptr<Launch> Communicator::NewLaunch(const std::vector<Operation>& operations,
                                                 int streams) {
@@ -75,7 +87,7 @@ std::shared_ptr<Launch> Communicator::NewLaunch(const std::vector<Operation>& op
 Status Communicator::AsyncError() {
   std::lock_guard lock(mutex_);
   if (stopped_) return {};
-  Failed(platform_.now_ns());
+  Failed();
   return failure_;
 }
 
@@ -89,6 +101,7 @@ void Communicator::Stop(Departure how) {
     std::lock_guard lock(mutex_);
     stopped_ = true;
     segment_->Depart(rank_, how);
+    DropFlows();
   }
   RingAll(false);
   idle_.notify_all();
@@ -101,7 +114,7 @@ void Communicator::Leave() {
 
 void Communicator::WaitIdle() {
   std::unique_lock lock(mutex_);
-  while (running_ticket_ != next_ticket_ && !stopped_ && !Failed(platform_.now_ns())) {
+  while (running_ticket_ != next_ticket_ && !stopped_ && !Failed()) {
     idle_.wait_for(lock, std::chrono::seconds(1));
   }
 }
@@ -198,12 +211,18 @@ void Communicator::Fail(const Status& failure) {
   RingAll(false);
 }
 
-bool Communicator::Failed(uint64_t now_ns) {
+bool Communicator::Failed() {
   if (failure_.ok()) {
     failure_ = segment_->Failure();
-    failed_since_ns_ = now_ns;
+    if (!failure_.ok()) failed_since_ns_ = WallNs();
   }
   return !failure_.ok();
+}
+
+// On the virtual clock whoever waits is polled about once a second of wall time anyway; a deadline
+// would move the clock.
+void Communicator::WakeAtWallTime(uint64_t wall_ns, uint64_t* wake_at_ns) const {
+  if (!platform_.takes_time()) *wake_at_ns = std::min(*wake_at_ns, wall_ns);
 }
 
 void Communicator::Back(const void* begin, uint64_t bytes) {
@@ -238,8 +257,10 @@ Launch::Poll Launch::Advance(int stream, uint64_t now_ns, uint64_t* wake_at_ns) 
     arrived_[stream] = true;
     ++arrivals_;
   }
-  if (!finished_ && !comm.stopped_ && !comm.Failed(now_ns) &&
+  if (!finished_ && !comm.stopped_ && !comm.Failed() &&
       arrivals_ == static_cast<int>(arrived_.size()) && ticket_ == comm.running_ticket_) {
+    comm.now_ns_ = now_ns;
+    comm.flow_wake_ns_ = UINT64_MAX;
     if (!begun_) comm.Begin(*this);
     Member& self = comm.segment_->self();
     self.waiting.store(0, std::memory_order_relaxed);
@@ -249,12 +270,13 @@ Launch::Poll Launch::Advance(int stream, uint64_t now_ns, uint64_t* wake_at_ns) 
         }
         self.waiting.exchange(1, std::memory_order_acq_rel);
       } while (comm.Advance(*this));
-      if (comm.Complete(*this) || comm.Failed(now_ns)) break;
+      if (comm.Complete(*this) || comm.Failed()) break;
       // Not before everything that has come was looked at: a member may have left after its last
       // contribution.
       if (comm.segment_->header().departed.load() != 0 && comm.CheckDepartures()) continue;
-      if (now_ns < comm.next_tick_ns_) break;
-      comm.Tick(now_ns);
+      const uint64_t wall_ns = WallNs();
+      if (wall_ns < comm.next_tick_ns_) break;
+      comm.Tick(wall_ns);
     }
     if (!comm.failure_.ok()) {
       // Handled below.
@@ -263,15 +285,17 @@ Launch::Poll Launch::Advance(int stream, uint64_t now_ns, uint64_t* wake_at_ns) 
       finished_ = true;
       comm.Finished(ticket_);
     } else {
-      *wake_at_ns = std::min(*wake_at_ns, comm.next_tick_ns_);
+      comm.WakeAtWallTime(comm.next_tick_ns_, wake_at_ns);
+      *wake_at_ns = std::min(*wake_at_ns, comm.flow_wake_ns_);
     }
   }
   if (!finished_ && comm.stopped_) {
     finished_ = true;
     comm.Finished(ticket_);
   } else if (!finished_ && !comm.failure_.ok()) {
-    if (now_ns - comm.failed_since_ns_ < comm.error_grace_ns_) {
-      *wake_at_ns = std::min(*wake_at_ns, comm.failed_since_ns_ + comm.error_grace_ns_);
+    comm.DropFlows();
+    if (WallNs() - comm.failed_since_ns_ < comm.error_grace_ns_) {
+      comm.WakeAtWallTime(comm.failed_since_ns_ + comm.error_grace_ns_, wake_at_ns);
       return Poll::kPending;
     }
     finished_ = failed_ = true;
@@ -288,6 +312,7 @@ void Launch::Release(int) {
   finished_ = true;
   comm.stopped_ = true;
   comm.segment_->Depart(comm.rank_, Departure::kAborted);
+  comm.DropFlows();
   comm.Finished(ticket_);
   lock.unlock();
   comm.RingAll(false);
@@ -295,7 +320,8 @@ void Launch::Release(int) {
 
 void Communicator::Begin(Launch& launch) {
   launch.begun_ = true;
-  waiting_since_ns_ = platform_.now_ns();
+  begun_ns_ = now_ns_;
+  waiting_since_ns_ = WallNs();
   next_tick_ns_ = waiting_since_ns_ + kSecond;
   messages_left_ = launch.messages_.size();
   for (const Operation& op : launch.messages_) {
@@ -311,7 +337,9 @@ void Communicator::Begin(Launch& launch) {
                                             .type = static_cast<uint32_t>(op.type),
                                             .slot = 0,
                                             .bytes = 0,
-                                            .last = 0});
+                                            .last = 0,
+                                            .flow = 0,
+                                            .posted_ns = now_ns_});
       TakeEarlyChunks(op.peer);
     }
   }
@@ -338,17 +366,18 @@ bool Communicator::Advance(Launch& launch) {
     if (collective_.op == nullptr) ++launch.next_collective_;
   }
   if (messages_left_ != 0 || !letters_.empty()) advanced |= AdvanceMessages();
+  if (!outgoing_.empty() || !arrivals_.empty()) advanced |= AdvanceMessageFlows();
   return advanced;
 }
 
-void Communicator::Tick(uint64_t now_ns) {
-  next_tick_ns_ = now_ns + kSecond;
+void Communicator::Tick(uint64_t wall_ns) {
+  next_tick_ns_ = wall_ns + kSecond;
   segment_->CheckLiveness();
-  if (wait_reported_ || report_after_ns_ == 0 || now_ns - waiting_since_ns_ < report_after_ns_)
+  if (wait_reported_ || report_after_ns_ == 0 || wall_ns - waiting_since_ns_ < report_after_ns_)
     return;
   wait_reported_ = true;
   std::string text;
-  if (collective_.op != nullptr) {
+  if (collective_.op != nullptr && !collective_.takes_time) {
     std::string absent;
     int count = 0;
     for (int rank = 0; rank < ranks_; ++rank) {
@@ -367,8 +396,9 @@ void Communicator::Tick(uint64_t now_ns) {
     text += (text.empty() ? "in " : "; in ") + Describe(Signature::Of(op)) + " for rank " +
             std::to_string(rank);
   }
+  if (text.empty()) return;  // for time that goes by
   fprintf(stderr, "hostnccl: rank %d of %d has waited %llu s %s\n", rank_, ranks_,
-          static_cast<unsigned long long>((now_ns - waiting_since_ns_) / kSecond), text.c_str());
+          static_cast<unsigned long long>((wall_ns - waiting_since_ns_) / kSecond), text.c_str());
 }
 
 bool Communicator::CheckDepartures() {
@@ -379,12 +409,9 @@ bool Communicator::CheckDepartures() {
                segment_->NameOf(rank).c_str(), How(how)));
     return true;
   };
-  const auto departed = [&](int rank) {
-    return segment_->member(rank).departure.load(std::memory_order_acquire) != 0;
-  };
-  if (collective_.op != nullptr) {
+  if (collective_.op != nullptr && !collective_.takes_time) {
     for (int rank = 0; rank < ranks_; ++rank) {
-      if (departed(rank) &&
+      if (Departed(rank) &&
           segment_->member(rank).collectives_completed.load() <= collective_.index) {
         return fail(rank, *collective_.op,
                     ", its collective number " + std::to_string(collective_.index + 1) + ",");
@@ -392,7 +419,7 @@ bool Communicator::CheckDepartures() {
     }
   }
   for (const auto& [rank, peer] : peers_) {
-    if (!departed(rank)) continue;
+    if (!Departed(rank)) continue;
     if (!peer.sends.empty()) return fail(rank, *peer.sends.front().op, "");
     if (!peer.receives.empty()) return fail(rank, *peer.receives.front().op, "");
   }

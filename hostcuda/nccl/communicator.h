@@ -15,6 +15,11 @@
 // waiting for the announcement, as NCCL writes into its FIFOs: so a small send completes before its
 // receive has come.
 //
+// Time. On the virtual clock a collective, once everything is exchanged, takes its time as a flow
+// of the session's FlowTable; the member that notices first begins it, is woken at its end and
+// rings for the others. A message is a flow that its sender begins and ends, from when it could be
+// written.
+//
 // Failure. A mismatch of calls, the death or departure of a member that somebody waits for:
 // recorded in the segment, so that all members report it (AsyncError). Pending launches then stay
 // pending for `error_grace_ns`, in which a watchdog may report the error and abort, and fail after
@@ -30,6 +35,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -37,6 +43,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "hostcuda/nccl/communication_plan.h"
+#include "hostcuda/nccl/flow_table.h"
 #include "hostcuda/nccl/operation.h"
 #include "hostcuda/nccl/platform.h"
 #include "hostcuda/nccl/segment.h"
@@ -47,6 +55,8 @@ namespace hostnccl {
 struct CommunicatorOptions {
   SegmentOptions segment;
   Platform platform;
+  const LinkTopology* topology = nullptr;  // on the virtual clock, as `flows`; outlive everything
+  FlowTable* flows = nullptr;
   uint64_t error_grace_ns = 5'000'000'000;
 };
 
@@ -103,11 +113,16 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     uint64_t steps = 1;
     uint64_t step_elements = 0;  // of each rank's part, where there are parts
     uint64_t written = 0, reduced = 0, read = 0;
+    bool takes_time = false;  // everything is exchanged
   };
   struct OutgoingMessage {
     const Operation* op;
     uint64_t offset = 0;
     bool checked = false;
+    // On the virtual clock.
+    bool begun = false;  // its flow
+    uint64_t flow = 0;
+    uint64_t reserved = 0;  // early slots
   };
   struct IncomingMessage {
     const Operation* op;
@@ -119,6 +134,20 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     std::deque<Letter> ready;  // announced by the peer, for sends to come
     std::deque<Letter> early;  // pieces that came before their receive
     uint64_t unannounced = 0;  // messages sent early whose announcement is still to come
+    uint64_t sent = 0;         // flows of messages to it
+    LinkPattern pattern;
+    bool has_pattern = false;
+  };
+  /// A flow that this rank ends.
+  struct OwnFlow {
+    uint64_t flow = 0;
+    uint32_t event = 0;
+    int peer = -1;
+  };
+  struct Arrival {
+    uint64_t flow;
+    int from;
+    uint64_t not_before_ns;
   };
 
   Communicator(const CommunicatorOptions& options, std::unique_ptr<Segment> segment);
@@ -148,18 +177,36 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool Moves(uint64_t bytes);
   int FreeSlot();
   uint64_t FreeEarlySlots();
+  void BeginMessages();
+  uint64_t Pieces(uint64_t bytes) const;
+  uint64_t EarlySlotsInUse() const;
+  uint64_t EarlySlotsFreedNow() const;
+  void TakeSlot(uint32_t slot, bool early);
+  void FreedNow(uint64_t slots);
   void WriteChunk(const Operation& op, uint64_t offset, Letter* letter);
+  bool OffTheClock() const;
+  bool AdvanceFlow();
+  bool AdvanceMessageFlows();
+  uint64_t BeginFlow(const Plan& plan, double jitter, int peer, OwnFlow* out);
+  void EndFlow(OwnFlow* own);
+  void DropFlows();
+  uint64_t BeginMessageFlow(int to, uint64_t bytes);
+  void Arrives(int from, uint64_t flow);
+  bool Departed(int rank);
   bool CheckMessage(int from, const Letter& sent, int to, const Letter& expected);
   bool CheckDepartures();
-  void Tick(uint64_t now_ns);
+  void Tick(uint64_t wall_ns);
+  void WakeAtWallTime(uint64_t wall_ns, uint64_t* wake_at_ns) const;
   void Finished(uint64_t ticket);
   void Fail(const Status& failure);
-  bool Failed(uint64_t now_ns);
+  bool Failed();
   void Back(const void* begin, uint64_t bytes);
   void Ring(int rank);
   void RingAll(bool waiting_only);
 
   const Platform platform_;
+  const LinkTopology* const topology_;
+  FlowTable* const flows_;
   const uint64_t error_grace_ns_;
   const uint64_t report_after_ns_;
   const std::string key_;
@@ -193,6 +240,21 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   uint64_t mailbox_head_ = 0;
   uint64_t messages_left_ = 0;
 
+  // On the virtual clock.
+  uint64_t now_ns_ = 0;        // of this poll
+  uint64_t flow_wake_ns_ = 0;  // when this rank wants to look at flows of members that have gone
+  uint64_t begun_ns_ = 0;      // the launch
+  uint64_t number_ = 0;        // of the communicator in its job
+  OwnFlow own_;                // the collective's
+  std::vector<OwnFlow> outgoing_;
+  std::vector<Arrival> arrivals_;
+  std::vector<uint32_t> free_events_;
+  uint64_t reserved_slots_ = 0;  // of messages that have begun early
+  uint64_t freed_now_ = 0;       // early slots that came free at freed_ns_ and show it no more
+  uint64_t freed_ns_ = 0;
+  std::vector<Place> places_;
+  std::map<std::pair<OpKind, int>, std::vector<LinkPattern>> patterns_;  // by kind and root
+
   std::mutex host_mutex_;  // splits and shrinks, in call order
   uint32_t splits_ = 0;
   uint32_t shrinks_ = 0;
@@ -208,6 +270,7 @@ class Launch {
 
   /// Goes on as far as possible. `stream` is 0 .. streams - 1; *wake_at_ns is lowered to when it
   /// wants to be polled at the latest.
+  /// `now_ns`, *wake_at_ns: the job's clock.
   Poll Advance(int stream, uint64_t now_ns, uint64_t* wake_at_ns);
   /// Says that `stream` will not poll any more. A launch that all streams dropped unfinished breaks
   /// the communicator.

@@ -5,6 +5,8 @@
 #include <mutex>
 #include <string>
 
+#include "hostcuda/nccl/futex.h"
+
 namespace hostnccl {
 namespace {
 
@@ -65,6 +67,10 @@ Status Load(DriverFunctions* driver) {
                  "both from one build",
                  driver->table->version, HOSTCUDA_TABLE_VERSION);
   }
+  // Drivers of the first version end before these.
+  driver->virtual_clock =
+      driver->table->size >= sizeof(HostcudaTable) && driver->table->clock_is_virtual() != 0;
+  if (driver->virtual_clock) await_on_clock.store(driver->table->await_word);
   return {};
 }
 

@@ -22,7 +22,9 @@ Letter From(uint32_t rank, uint64_t number) {
                 .type = 0,
                 .slot = 0,
                 .bytes = 0,
-                .last = 0};
+                .last = 0,
+                .flow = 0,
+                .posted_ns = 0};
 }
 
 TEST(MailboxTest, ZeroedMemoryIsEmptyAndAFullBoxRefuses) {

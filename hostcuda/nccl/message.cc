@@ -11,6 +11,7 @@ constexpr uint32_t kNoSlot = UINT32_MAX;
 
 bool Communicator::AdvanceMessages() {
   bool advanced = OpenMailbox();
+  if (platform_.takes_time()) BeginMessages();
   advanced |= SendChunks();
   advanced |= PostLetters();
   return advanced;
@@ -95,12 +96,18 @@ bool Communicator::TakeChunk(const Letter& letter) {
                   segment_->MessageSlot(from, letter.slot), letter.bytes);
     }
     message.offset += letter.bytes;
-    segment_->member(from).message_slot_busy[letter.slot].store(0, std::memory_order_release);
+    Member& sender = segment_->member(from);
+    sender.message_slot_freed_ns[letter.slot].store(now_ns_, std::memory_order_relaxed);
+    sender.message_slot_busy[letter.slot].store(0, std::memory_order_release);
     Ring(from);
   }
   if (letter.last != 0) {
     peer.receives.pop_front();
-    --messages_left_;
+    if (platform_.takes_time()) {
+      Arrives(from, letter.flow);
+    } else {
+      --messages_left_;
+    }
   }
   return true;
 }
@@ -136,6 +143,7 @@ uint64_t Communicator::FreeEarlySlots() {
       ++early;
     }
   }
+  if (platform_.takes_time()) return free;  // BeginMessages has counted
   return std::min<uint64_t>(free, kEarlySlots - early);
 }
 
@@ -148,12 +156,79 @@ void Communicator::WriteChunk(const Operation& op, uint64_t offset, Letter* lett
   std::memcpy(slot, static_cast<const std::byte*>(op.send) + offset, letter->bytes);
 }
 
+/// Slots that an early message needs. A payload that does not move takes the room that it would
+/// take.
+uint64_t Communicator::Pieces(uint64_t bytes) const {
+  const uint64_t piece = segment_->slot_bytes();
+  return std::max<uint64_t>((bytes + piece - 1) / piece, 1);
+}
+
+void Communicator::TakeSlot(uint32_t slot, bool early) {
+  Member& self = segment_->self();
+  if (slot_is_early_[slot] && self.message_slot_freed_ns[slot].load() == now_ns_) FreedNow(1);
+  self.message_slot_busy[slot].store(1, std::memory_order_relaxed);
+  slot_is_early_[slot] = early;
+}
+
+void Communicator::FreedNow(uint64_t slots) {
+  if (freed_ns_ != now_ns_) freed_now_ = 0;
+  freed_ns_ = now_ns_;
+  freed_now_ += slots;
+}
+
+uint64_t Communicator::EarlySlotsFreedNow() const {
+  uint64_t freed = freed_ns_ == now_ns_ ? freed_now_ : 0;
+  const Member& self = segment_->member(rank_);
+  for (uint32_t slot = 0; slot < kMessageSlots; ++slot) {
+    freed += slot_is_early_[slot] && self.message_slot_busy[slot].load() == 0 &&
+             self.message_slot_freed_ns[slot].load() == now_ns_;
+  }
+  return freed;
+}
+
+uint64_t Communicator::EarlySlotsInUse() const {
+  uint64_t used = reserved_slots_ + EarlySlotsFreedNow();
+  const Member& self = segment_->member(rank_);
+  for (uint32_t slot = 0; slot < kMessageSlots; ++slot)
+    used += slot_is_early_[slot] && self.message_slot_busy[slot].load() != 0;
+  return used;
+}
+
+// On the virtual clock: begins the flows of messages whose receivers have come, and of those that
+// may be sent early. What is decided must not depend on who came first at this time. So room that
+// came free at this time does not count yet, but a nanosecond later; and a message whose receiver
+// came at this time has its room as if it had come later.
+void Communicator::BeginMessages() {
+  bool waits = false;
+  for (const int to : sendable_) {
+    Peer& peer = peers_[to];
+    for (size_t i = 0; i < peer.sends.size(); ++i) {
+      OutgoingMessage& message = peer.sends[i];
+      if (message.begun) continue;
+      const uint64_t bytes = message.op->count * ElementBytes(message.op->type);
+      const bool fits = EarlySlotsInUse() + Pieces(bytes) <= kEarlySlots;
+      if (i < peer.ready.size()) {
+        if (fits && peer.ready[i].posted_ns == now_ns_) FreedNow(Pieces(bytes));
+      } else if (fits) {
+        message.reserved = Pieces(bytes);
+        reserved_slots_ += message.reserved;
+      } else {
+        waits = true;
+        break;
+      }
+      message.begun = true;
+      message.flow = BeginMessageFlow(to, bytes);
+    }
+  }
+  if (waits && EarlySlotsFreedNow() != 0) flow_wake_ns_ = std::min(flow_wake_ns_, now_ns_ + 1);
+}
+
 bool Communicator::SendEarly(int to, const OutgoingMessage& message) {
   const Operation& op = *message.op;
   const uint64_t bytes = op.count * ElementBytes(op.type), piece = segment_->slot_bytes();
-  // A payload that does not move takes the room that it would take.
-  const uint64_t pieces = std::max<uint64_t>((bytes + piece - 1) / piece, 1);
+  const uint64_t pieces = Pieces(bytes);
   if (pieces > FreeEarlySlots()) return false;
+  reserved_slots_ -= message.reserved;
   for (uint64_t i = 0; i < pieces; ++i) {
     const auto slot = static_cast<uint32_t>(FreeSlot());
     Letter letter{.kind = LetterKind::kChunk,
@@ -162,13 +237,14 @@ bool Communicator::SendEarly(int to, const OutgoingMessage& message) {
                   .type = static_cast<uint32_t>(op.type),
                   .slot = slot,
                   .bytes = 0,
-                  .last = i + 1 == pieces};
+                  .last = i + 1 == pieces,
+                  .flow = message.flow,
+                  .posted_ns = 0};
     if (Moves(bytes)) {
       WriteChunk(op, i * piece, &letter);
       if (!segment_->Failure().ok()) return true;
     }
-    segment_->self().message_slot_busy[slot].store(1, std::memory_order_relaxed);
-    slot_is_early_[slot] = true;
+    TakeSlot(slot, true);
     letters_.emplace_back(to, letter);
   }
   ++peers_[to].unannounced;
@@ -180,10 +256,14 @@ bool Communicator::SendChunks() {
   for (auto next = sendable_.begin(); next != sendable_.end();) {
     const int to = *next;
     Peer& peer = peers_[to];
+    if (platform_.takes_time() && !peer.sends.empty() && !peer.sends.front().begun) {
+      ++next;
+      continue;
+    }
     if (!peer.sends.empty() && peer.ready.empty() && SendEarly(to, peer.sends.front())) {
       if (!segment_->Failure().ok()) return true;
       peer.sends.pop_front();
-      --messages_left_;
+      if (!platform_.takes_time()) --messages_left_;
       sent = true;
       continue;
     }
@@ -203,7 +283,9 @@ bool Communicator::SendChunks() {
                   .type = static_cast<uint32_t>(op.type),
                   .slot = kNoSlot,
                   .bytes = 0,
-                  .last = 1};
+                  .last = 1,
+                  .flow = message.flow,
+                  .posted_ns = 0};
     if (!message.checked) {
       if (!CheckMessage(rank_, letter, to, peer.ready.front())) return true;
       message.checked = true;
@@ -215,17 +297,21 @@ bool Communicator::SendChunks() {
       letter.slot = static_cast<uint32_t>(slot);
       WriteChunk(op, message.offset, &letter);
       if (!segment_->Failure().ok()) return true;
-      segment_->self().message_slot_busy[slot].store(1, std::memory_order_relaxed);
-      slot_is_early_[letter.slot] = false;
+      TakeSlot(letter.slot, false);
       message.offset += letter.bytes;
       letter.last = message.offset == bytes ? 1 : 0;
+    }
+    if (message.reserved != 0) {  // its receiver came at the same time
+      reserved_slots_ -= message.reserved;
+      FreedNow(message.reserved);
+      message.reserved = 0;
     }
     letters_.emplace_back(to, letter);
     sent = true;
     if (letter.last != 0) {
       peer.ready.pop_front();
       peer.sends.pop_front();
-      --messages_left_;
+      if (!platform_.takes_time()) --messages_left_;
     }
     ++next;  // one piece for each peer in turn
   }

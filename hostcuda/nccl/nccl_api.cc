@@ -59,10 +59,73 @@ uint64_t HostHash() {
   return hash;
 }
 
-CommunicatorOptions OptionsFor(const ncclComm& comm, std::string key, int ranks, int rank) {
+/// What the process's communicators have in common on the virtual clock.
+struct Links {
+  Status status;
+  LinkTopology topology;
+  std::unique_ptr<FlowTable> flows;
+  std::atomic<uint64_t> communicators{0};
+
+  explicit Links(const HostcudaTable& table) {
+    std::string error;
+    const std::string path = EnvironmentText("HOSTNCCL_TOPOLOGY");
+    if (!path.empty() && !LinkTopology::Read(path, &topology, &error)) {
+      status =
+          Error(Code::kInvalidArgument, "HOSTNCCL_TOPOLOGY=%s: %s", path.c_str(), error.c_str());
+      return;
+    }
+    flows = FlowTable::Open(EnvironmentText("HOSTCUDA_SESSION"), table.event_set, &error);
+    if (flows == nullptr) status = Error(Code::kSystemError, "%s", error.c_str());
+  }
+};
+
+Links& LinksOf(const HostcudaTable& table) {
+  // Never destroyed: the driver may still poll.
+  static Links* const links = new Links(table);
+  static const struct AtExit {
+    ~AtExit() {
+      if (links->flows != nullptr) links->flows->RemoveIfLast();
+    }
+  } at_exit;
+  return *links;
+}
+
+/// The number of the device on its machine, whatever CUDA_VISIBLE_DEVICES says.
+uint32_t DeviceOfMachine(const HostcudaTable& table, const char* pci_bus_id, int visible) {
+  HostcudaDeviceInfo info;
+  for (int device = 0; device < table.device_count(); ++device) {
+    if (table.device_info(device, &info) == CUDA_SUCCESS &&
+        strcmp(info.pci_bus_id, pci_bus_id) == 0)
+      return static_cast<uint32_t>(device);
+  }
+  return static_cast<uint32_t>(visible);
+}
+
+Status TakeTime(const ncclComm& comm, CommunicatorOptions* options) {
   const HostcudaTable& table = *comm.driver->table;
-  CommunicatorOptions options;
-  options.platform = {table.now_ns, table.doorbell_self, table.doorbell_ring};
+  Links& links = LinksOf(table);
+  if (!links.status.ok()) return links.status;
+  MemberIdentity& self = options->segment.self;
+  self.place = PlaceOfProcess(links.topology, DeviceOfMachine(table, self.device, comm.device));
+  if (self.place.node >= kMaxPlaces / links.topology.gpus_per_node)
+    return Error(Code::kInvalidUsage, "rank %d is on node %u of %u GPUs; there may be %u GPUs",
+                 options->segment.rank, self.place.node, links.topology.gpus_per_node, kMaxPlaces);
+  self.topology = links.topology.Digest();
+  self.communicator = links.communicators++;
+  options->topology = &links.topology;
+  options->flows = links.flows.get();
+  options->platform.now_ns = table.now_ns;
+  options->platform.event_new = table.event_new;
+  options->platform.event_free = table.event_free;
+  return {};
+}
+
+Status OptionsFor(const ncclComm& comm, std::string key, int ranks, int rank,
+                  CommunicatorOptions* out) {
+  const HostcudaTable& table = *comm.driver->table;
+  CommunicatorOptions& options = *out;
+  options.platform.doorbell_self = table.doorbell_self;
+  options.platform.doorbell_ring = table.doorbell_ring;
   options.error_grace_ns = EnvironmentNumber("HOSTNCCL_ERROR_GRACE_MS", 5000) * 1'000'000;
   options.segment.key = std::move(key);
   options.segment.ranks = ranks;
@@ -85,7 +148,7 @@ CommunicatorOptions OptionsFor(const ncclComm& comm, std::string key, int ranks,
   self.host = HostHash();
   self.doorbell = table.doorbell_self();
   self.may_share_device = *EnvironmentText("HOSTNCCL_ALLOW_DUPLICATE_DEVICE") == '1';
-  return options;
+  return comm.driver->virtual_clock ? TakeTime(comm, out) : Status{};
 }
 
 /// Makes a handle for a device, with its primary context. `device` < 0: the calling thread's
@@ -158,8 +221,10 @@ Status InitRank(ncclComm_t* out, int ranks, const ncclUniqueId* id, int rank,
   handle->rank = rank;
   handle->ranks = ranks;
   handle->config = completed;
+  CommunicatorOptions options;
+  if (Status status = OptionsFor(*handle, unique.key, ranks, rank, &options); !status.ok())
+    return status;
   *out = Register(handle);
-  CommunicatorOptions options = OptionsFor(*handle, unique.key, ranks, rank);
   const bool blocking = handle->blocking();
   Status status =
       Submit(Job{{handle},
@@ -175,7 +240,11 @@ Status InitRank(ncclComm_t* out, int ranks, const ncclUniqueId* id, int rank,
 Status MakeSubgroup(const Handle& child, const Subgroup& group) {
   child->rank = group.rank;
   child->ranks = group.ranks;
-  return JoinAs(child, OptionsFor(*child, group.key, group.ranks, group.rank));
+  CommunicatorOptions options;
+  if (Status status = OptionsFor(*child, group.key, group.ranks, group.rank, &options);
+      !status.ok())
+    return status;
+  return JoinAs(child, options);
 }
 
 Status NewChild(const Handle& parent, const ncclConfig_t* config, Handle* out) {
@@ -608,6 +677,7 @@ ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* out) {
     if (Status status = Find(comm, "CommGetAsyncError", &handle); !status.ok()) return status;
     if (out == nullptr)
       return Error(Code::kInvalidArgument, "CommGetAsyncError : asyncError argument is NULL");
+    if (handle->driver->virtual_clock) handle->driver->table->charge_query();
     *out = Report(AsyncState(*handle));
     return Status{};
   });

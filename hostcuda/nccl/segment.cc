@@ -291,6 +291,16 @@ Status Segment::CheckDevices() const {
   return {};
 }
 
+Status Segment::CheckTopologies() const {
+  for (int rank = 1; rank < ranks_; ++rank) {
+    if (members_[rank].identity.topology == members_[0].identity.topology) continue;
+    return Error(Code::kInvalidUsage,
+                 "%s and %s have different topologies; give all ranks the same HOSTNCCL_TOPOLOGY",
+                 NameOf(0).c_str(), NameOf(rank).c_str());
+  }
+  return {};
+}
+
 Status Segment::Enter(const SegmentOptions& options, const std::atomic<bool>& cancelled) {
   Member& me = self();
   uint32_t absent = 0;
@@ -313,9 +323,11 @@ Status Segment::Enter(const SegmentOptions& options, const std::atomic<bool>& ca
   me.joined.store(2, std::memory_order_release);
   if (header_->joined.fetch_add(1, std::memory_order_acq_rel) + 1 == header_->ranks) {
     Unlink();
-    if (Status duplicate = CheckDevices(); !duplicate.ok()) {
-      Fail(duplicate);
-      return duplicate;
+    Status unfit = CheckDevices();
+    if (unfit.ok()) unfit = CheckTopologies();
+    if (!unfit.ok()) {
+      Fail(unfit);
+      return unfit;
     }
     // Ready only if nothing failed before: whoever sees the mark has joined, whatever a member does
     // afterwards.

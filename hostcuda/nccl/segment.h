@@ -29,6 +29,7 @@
 #include <string>
 #include <vector>
 
+#include "hostcuda/nccl/link_topology.h"
 #include "hostcuda/nccl/mailbox.h"
 #include "hostcuda/nccl/operation.h"
 #include "hostcuda/nccl/status.h"
@@ -52,6 +53,10 @@ struct MemberIdentity {
   uint64_t host = 0;     // hash of the host's name: ranks of one host may not share a device
   uint32_t doorbell = 0;
   bool may_share_device = false;
+  // On the virtual clock.
+  Place place;
+  uint64_t topology = 0;      // LinkTopology::Digest
+  uint64_t communicator = 0;  // how many this process joined before
 };
 
 struct SplitChoice {
@@ -83,6 +88,8 @@ struct alignas(64) Member {
 
   alignas(64) std::atomic<uint64_t> mailbox_tail;                      // written by producers
   alignas(64) std::atomic<uint32_t> message_slot_busy[kMessageSlots];  // cleared by receivers
+  std::atomic<uint64_t>
+      message_slot_freed_ns[kMessageSlots];  // when they did, on the virtual clock
 };
 
 static_assert(sizeof(Member) <= 1024);
@@ -114,6 +121,12 @@ struct SegmentHeader {
 
   alignas(
       64) std::atomic<uint64_t> first_comer[2];  // of collective k at [k % 2]: (k + 1) << 16 | rank
+
+  // On the virtual clock, of the collective that takes its time: its number + 1 << 16 | the rank
+  // that ends its flow, and the flow.
+  alignas(64) std::atomic<uint64_t> flow_claim;
+  std::atomic<uint64_t> flow;
+  std::atomic<uint64_t> flows_ended;  // collectives that have taken their time
 
   alignas(64) std::atomic<uint32_t> failed;  // 0, 1: being written, 2: failure_* are valid
   uint32_t failure_code;
@@ -184,6 +197,7 @@ class Segment {
   Status Map(uint64_t bytes);
   Status Enter(const SegmentOptions& options, const std::atomic<bool>& cancelled);
   Status CheckDevices() const;
+  Status CheckTopologies() const;
   void Unlink();
   void UnlinkIfLast();
   bool Alive(const Member& member) const;

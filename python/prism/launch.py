@@ -4,6 +4,7 @@ The parser is the user's own torch's, so every flag of its version is understood
 command for one of two nodes (--nnodes 2 --node-rank 0) becomes the ranks of both.
 """
 
+import base64
 import ctypes
 import gc
 import importlib
@@ -77,6 +78,7 @@ class Plan:
     def __init__(self, arguments, legacy=False):
         from torch.distributed import run
 
+        sys.argv[0] = "torchrun"  # by which its usage and errors name it
         options = (importlib.import_module("torch.distributed.launch") if legacy else run).parse_args(arguments)
         try:
             self.nodes = run.parse_min_max_nnodes(options.nnodes)[1]
@@ -226,11 +228,14 @@ def _host_store(plan):
             # Not the libuv backend: it looks up the name of every peer, and a resolver that does not answer for
             # 127.0.0.1 then holds the store, and with it the job, for seconds a connection.
             store = TCPStore(plan.address, plan.port, is_master=True, wait_for_workers=False, use_libuv=False)
+            _load_keys(store)
             os.write(write_end, str(store.port).encode())
             os.close(write_end)
             code = 0
-            while True:
-                signal.pause()
+            # Blocked from here on, so that it ends nothing but the wait.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            signal.sigwait({signal.SIGTERM})
+            _save_keys(store)
         except BaseException as error:
             if code:
                 os.write(write_end, f"!{error}".encode())
@@ -246,10 +251,37 @@ def _host_store(plan):
     return pid, int(answer)
 
 
+_STORE_KEYS = "store.json"
+
+
+def _save_keys(store):
+    """Keeps what the ranks told each other through the store: an emulation of some of them needs what the others said."""
+    keys = {key: base64.b64encode(store.get(key)).decode() for key in store.list_keys()}
+    path = os.path.join(os.environ["PRISM_JOB"], _STORE_KEYS)
+    with open(path + ".tmp", "w") as file:
+        json.dump({"schema": "prism.store", "schema_version": 1, "keys": keys}, file)
+    os.replace(path + ".tmp", path)
+
+
+def _load_keys(store):
+    captured = os.environ.get("PRISM_CAPTURED")
+    if not captured:
+        return
+    with open(os.path.join(captured, _STORE_KEYS)) as file:
+        keys = json.load(file)["keys"]
+    for key, value in keys.items():
+        store.set(key, base64.b64decode(value))
+
+
 class _LaunchError(Exception):
     def __init__(self, message, hint):
         super().__init__(message)
         self.hint = hint
+
+
+def _sandbox(world):
+    """The ranks that run where the others are played (prism emulate); none: all run."""
+    return [rank for rank in map(int, filter(None, os.environ.get("PRISM_SANDBOX_RANKS", "").split(","))) if rank < world]
 
 
 def _threads():
@@ -259,6 +291,8 @@ def _threads():
 def launch(arguments, legacy=False):
     """Starts the ranks and stays until they have ended: returns the exit code. In a forked child: returns its Rank."""
     control = Control()
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)  # ranks read no terminal; an interrupt from there is the controller's to act on
     try:
         import torch
         import torch.distributed.run
@@ -333,8 +367,9 @@ class _Family:
             gc.freeze()
         tee = os.environ.get("PRISM_TEE", "rank0")
         wakeup = self._watch_children()
-        for rank in range(plan.world):
-            terminal = tee == "all" or (tee == "rank0" and rank == 0)
+        ranks = _sandbox(plan.world) or range(plan.world)
+        for rank in ranks:
+            terminal = tee == "all" or (tee == "rank0" and rank == ranks[0])
             child = self._start(rank, how, run_id, terminal, tee == "all" and plan.world > 1)
             if child is not None:
                 return child
@@ -496,7 +531,12 @@ class _Family:
 
     def _end_store(self):
         try:
-            os.kill(self.store_pid, signal.SIGKILL)
-            os.waitpid(self.store_pid, 0)
+            os.kill(self.store_pid, signal.SIGTERM)
+            deadline = time.monotonic() + _STOP_GRACE_S
+            while os.waitpid(self.store_pid, os.WNOHANG)[0] == 0:
+                if time.monotonic() > deadline:
+                    os.kill(self.store_pid, signal.SIGKILL)
+                    deadline = float("inf")
+                time.sleep(0.005)
         except (ProcessLookupError, ChildProcessError):
             pass

@@ -66,6 +66,10 @@ class _Observer:
     def write(self):
         if os.getpid() != self.pid or self.directory is None:
             return  # a data loader's worker, forked from the rank
+        torch = sys.modules.get("torch")
+        path = os.path.join(self.directory, "memory.json")
+        if os.path.exists(path) and (torch is None or not torch.cuda.is_initialized()):
+            return  # this program started torchrun: the file is that of its rank of the same number
         try:
             result = {"schema": "prism.rank-memory", "schema_version": _SCHEMA_VERSION, "optimizer_steps": self.steps}
             result["devices"] = self._devices()
@@ -82,7 +86,7 @@ class _Observer:
             temporary = os.path.join(self.directory, "memory.json.tmp")
             with open(temporary, "w") as file:
                 json.dump(result, file)
-            os.replace(temporary, os.path.join(self.directory, "memory.json"))
+            os.replace(temporary, path)
         except OSError:
             pass
 

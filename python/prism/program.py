@@ -2,6 +2,7 @@
 
 import atexit
 import ctypes
+import faulthandler
 import gc
 import importlib
 import io
@@ -64,10 +65,12 @@ class Program:
             sys.path.insert(0, os.getcwd())
             runpy._run_module_as_main(self.target)
             return
-        if self.kind == "code":
-            sys.argv = ["-c", *self.arguments]
+        if self.kind == "code" or (self.kind == "script" and self.target == "-"):
+            from_input = self.kind == "script"
+            sys.argv = ["-" if from_input else "-c", *self.arguments]
             sys.path.insert(0, "")
-            exec(compile(self.target, "<string>", "exec"), main.__dict__)
+            text, name = (sys.stdin.read(), "<stdin>") if from_input else (self.target, "<string>")
+            exec(compile(text, name, "exec"), main.__dict__)
             return
         sys.argv = [self.target, *self.arguments]
         if os.path.isdir(self.target) or not self.target.endswith((".py", ".pyw")) and _is_archive(self.target):
@@ -114,6 +117,7 @@ class Rank:
         os.environ.update(self.environment)
         if self.directory:
             os.makedirs(self.directory, exist_ok=True)
+        _show_stack_on_signal(self.rank)
         _begin()
         self._reseed()
         from _prism import observe
@@ -137,7 +141,7 @@ class Rank:
         try:
             observe.note_exception(error)
             text = traceback.format_exception(type(error), error, _user_traceback(error.__traceback__))
-            what = traceback.format_exception_only(type(error), error)[-1].strip()
+            what = summary(error)
             if self.directory:
                 with open(os.path.join(self.directory, "error.json"), "w") as file:
                     json.dump({"error": what, "traceback": "".join(text), "call_site": _call_site(error.__traceback__)}, file)
@@ -188,6 +192,19 @@ def leave(run):
     libc.exit((code or 0) & 0xFF)
 
 
+def _show_stack_on_signal(rank):
+    """Lets the controller ask where this process is blocked: faulthandler writes the main thread's frames without the
+    interpreter's help. PRISM_STACKS is the signal's number and the folder of the answers."""
+    number, _, folder = os.environ.get("PRISM_STACKS", "").partition(":")
+    if not number:
+        return
+    try:
+        answers = os.open(os.path.join(folder, f"stack-{rank:05}"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+        faulthandler.register(int(number), file=answers, all_threads=False)
+    except (OSError, ValueError, RuntimeError):
+        pass  # the controller sees that nobody handles the signal
+
+
 def _begin():
     """Tells the preloaded driver shim that this process is a rank now."""
     socket = os.environ.get("PRISM_SOCKET")
@@ -203,6 +220,22 @@ def _begin():
     begin.argtypes, begin.restype = [ctypes.c_char_p], ctypes.c_int
     if begin(socket.encode()) != 0:
         raise SystemExit(125)
+
+
+_SUMMARY_CHARACTERS = 160
+
+
+def summary(error):
+    """One line about an exception: its type, and what its message begins with (error.json has all of it). An exception that was
+    passed on as text (a child's traceback) ends on what happened."""
+    lines = [line.strip() for line in traceback.format_exception_only(type(error), error)[-1].splitlines() if line.strip()]
+    text = lines[0]
+    if any(line.startswith("Traceback (most recent call last)") for line in lines):
+        text = f"{text.rstrip(':')}: {lines[-1]}"
+    if len(text) <= _SUMMARY_CHARACTERS:
+        return text
+    sentence = text.rfind(". ", 0, _SUMMARY_CHARACTERS)
+    return text[: sentence + 1] if sentence > 0 else text[: _SUMMARY_CHARACTERS - 3] + "..."
 
 
 def _is_users(frame):

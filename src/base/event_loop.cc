@@ -26,7 +26,7 @@ void EventLoop::Remove(int fd) {
   if (callbacks_.erase(fd) != 0) epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
 }
 
-void EventLoop::RunOnce(int timeout_ms) {
+bool EventLoop::RunOnce(int timeout_ms) {
   std::array<epoll_event, 64> events;
   const int ready = epoll_wait(epoll_, events.data(), events.size(), timeout_ms);
   for (int i = 0; i < ready; ++i) {
@@ -36,6 +36,7 @@ void EventLoop::RunOnce(int timeout_ms) {
     const std::shared_ptr<std::function<void()>> callback = found->second;
     (*callback)();
   }
+  return ready > 0;
 }
 
 }  // namespace prism

@@ -27,8 +27,8 @@ class EventLoop {
   /// is replaced.
   void Add(int fd, std::function<void()> callback);
   void Remove(int fd);
-  /// Waits up to `timeout_ms` and runs the callbacks of what is ready.
-  void RunOnce(int timeout_ms);
+  /// Waits up to `timeout_ms` and runs the callbacks of what is ready. False: nothing was.
+  bool RunOnce(int timeout_ms);
 
  private:
   int epoll_ = -1;

@@ -1,14 +1,16 @@
 #include "src/base/job_directory.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -41,6 +43,19 @@ absl::Status WriteAtomically(const std::string& path, const std::string& text) {
   if (close(fd) != 0 || rename(temporary.c_str(), path.c_str()) != 0)
     return ErrnoStatus(errno, "write " + path);
   return absl::OkStatus();
+}
+
+// When the process was started, in clock ticks since the machine was; 0: there is none. With its
+// number it tells a process from a later one of the same number.
+uint64_t StartOfProcess(int pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  const size_t name_end = text.rfind(')');  // the name may hold anything
+  if (name_end == std::string::npos) return 0;
+  std::istringstream fields(text.substr(name_end + 1));
+  std::string field;
+  for (int number = 3; number <= 22; ++number) fields >> field;
+  return std::strtoull(field.c_str(), nullptr, 10);
 }
 
 std::string Dump(const nlohmann::ordered_json& json) {
@@ -94,7 +109,17 @@ absl::StatusOr<JobDirectory> JobDirectory::Create(const std::string& path, bool 
         return WithHint(absl::AlreadyExistsError(fmt::format("there is a job in {} already", name)),
                         "--force replaces it, --job DIR chooses another place");
       }
-      for (const char* part : {"trace", "ranks", "matching.json", "diagnosis.json"})
+      // Its ranks still write there, and its prism would seal what is not its own.
+      const auto earlier = Open(name);
+      if (earlier.ok() && earlier->state() == State::kRunning) {
+        return WithHint(
+            absl::AlreadyExistsError(fmt::format("the job in {} is still running (process {})",
+                                                 name, earlier->info_.value("controller_pid", 0))),
+            "stop it first, or choose another directory with --job");
+      }
+      // Also what was made of it: a simulation of the earlier job says nothing about the next one.
+      for (const char* part : {"trace", "ranks", "output", "matching.json", "diagnosis.json",
+                               "simulate.json", "timeline.pftrace.gz"})
         fs::remove_all(name + "/" + part, error);
       // Last, so that an interrupted removal is still recognised as a job.
       fs::remove(name + "/" + kJobFile, error);
@@ -121,6 +146,7 @@ absl::StatusOr<JobDirectory> JobDirectory::Create(const std::string& path, bool 
   job.info_["protocol_version"] = protocol_version;
   job.info_["trace_version"] = trace_version;
   job.info_["controller_pid"] = getpid();
+  job.info_["controller_start"] = StartOfProcess(getpid());
   job.info_["started_unix"] = static_cast<int64_t>(time(nullptr));
   if (const absl::Status status = job.Save(); !status.ok()) {
     return WithHint(status, "choose a directory that can be written with --job");
@@ -173,8 +199,9 @@ JobDirectory::State JobDirectory::state() const {
   if (name == "complete") return State::kComplete;
   if (name == "failed") return State::kFailed;
   if (name == "interrupted") return State::kInterrupted;
-  const int pid = info_.value("controller_pid", 0);
-  return pid > 0 && (kill(pid, 0) == 0 || errno == EPERM) ? State::kRunning : State::kInterrupted;
+  const uint64_t start = StartOfProcess(info_.value("controller_pid", 0));
+  return start != 0 && start == info_.value("controller_start", start) ? State::kRunning
+                                                                       : State::kInterrupted;
 }
 
 std::string JobDirectory::reason() const {

@@ -5,6 +5,7 @@
 //   matching.json       communicators and what ran on them
 //   diagnosis.json      why the job could not go on, if so
 //   ranks/00000/        stdout.log, stderr.log, memory.json, error.json of a rank
+//   simulate.json, timeline.pftrace.gz   the latest prediction, and when everything happens in it
 //
 // job.json is replaced atomically, so a crash or kill leaves the last state: one that says
 // `running` without its process is an interrupted job. One writer; readers at any time.

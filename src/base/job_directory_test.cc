@@ -5,7 +5,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <vector>
 
+#include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -44,16 +47,32 @@ TEST_F(JobDirectoryTest, RunningWithoutItsProcessIsInterrupted) {
   const auto again = JobDirectory::Open(root_ + "/j");
   EXPECT_EQ(again->state(), JobDirectory::State::kInterrupted);
   EXPECT_THAT(again->reason(), HasSubstr("ended before the job did"));
+  // A later process of the same number is not its.
+  job->info()["controller_pid"] = getpid();
+  job->info()["controller_start"] = 1;
+  ASSERT_TRUE(job->Save().ok());
+  EXPECT_EQ(JobDirectory::Open(root_ + "/j")->state(), JobDirectory::State::kInterrupted);
+  EXPECT_TRUE(JobDirectory::Create(root_ + "/j", true, 1, 1).ok());
 }
 
 TEST_F(JobDirectoryTest, AnEarlierJobIsReplacedOnlyByForce) {
-  ASSERT_TRUE(JobDirectory::Create(root_ + "/j", false, 1, 1).ok());
-  std::ofstream(root_ + "/j/trace/rank-00000.prt") << "x";
+  auto job = JobDirectory::Create(root_ + "/j", false, 1, 1);
+  ASSERT_TRUE(job.ok());
+  const std::vector<std::string> files{"/j/trace/rank-00000.prt", "/j/simulate.json",
+                                       "/j/timeline.pftrace.gz"};
+  for (const std::string& file : files) std::ofstream(root_ + file) << "x";
   const auto refused = JobDirectory::Create(root_ + "/j", false, 1, 1);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(HintOf(refused.status()), HasSubstr("--force"));
+  // Not while it runs.
+  const auto busy = JobDirectory::Create(root_ + "/j", true, 1, 1);
+  EXPECT_EQ(busy.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(busy.status().message()),
+              HasSubstr(fmt::format("still running (process {})", getpid())));
+  EXPECT_TRUE(fs::exists(root_ + "/j/trace/rank-00000.prt"));
+  ASSERT_TRUE(job->Seal(JobDirectory::State::kFailed, "").ok());
   ASSERT_TRUE(JobDirectory::Create(root_ + "/j", true, 1, 1).ok());
-  EXPECT_FALSE(fs::exists(root_ + "/j/trace/rank-00000.prt"));
+  for (const std::string& file : files) EXPECT_FALSE(fs::exists(root_ + file)) << file;
 }
 
 TEST_F(JobDirectoryTest, OtherPeoplesFilesAreNeverTouched) {

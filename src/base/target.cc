@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "absl/strings/ascii.h"
 #include "fmt/format.h"
 #include "src/base/suggest.h"
 
@@ -33,14 +34,18 @@ const std::vector<GpuModel>& KnownGpus() {
   return *kGpus;
 }
 
-absl::StatusOr<Target> ParseTarget(std::string_view text) {
+absl::StatusOr<Target> ParseTarget(std::string_view given) {
+  std::string text(given);
+  absl::AsciiStrToLower(&text);
   const auto bad = [&](const std::string& what, const std::string& hint = kGrammar) {
-    return WithHint(absl::InvalidArgumentError(fmt::format("--target '{}': {}", text, what)), hint);
+    return WithHint(
+        absl::InvalidArgumentError(fmt::format("--target '{}': {}", std::string(given), what)),
+        hint);
   };
   Target target;
-  target.text = std::string(text);
+  target.text = text;
   const size_t colon = text.find(':');
-  const std::string_view node = text.substr(0, colon);
+  const std::string_view node = std::string_view(text).substr(0, colon);
   const size_t times = node.rfind('x');
   if (times == std::string_view::npos || times == 0) return bad("there is no count of GPUs");
   const std::string key(node.substr(0, times));
@@ -64,7 +69,7 @@ absl::StatusOr<Target> ParseTarget(std::string_view text) {
                            kMaxGpusPerNode));
   }
   if (colon != std::string_view::npos &&
-      !ParseNumber(text.substr(colon + 1), kMaxNodes, &target.nodes)) {
+      !ParseNumber(std::string_view(text).substr(colon + 1), kMaxNodes, &target.nodes)) {
     return bad(fmt::format("'{}' nodes; 1 to {} are possible", text.substr(colon + 1), kMaxNodes));
   }
   return target;

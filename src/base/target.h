@@ -28,14 +28,15 @@ struct Target {
   GpuModel gpu;
   uint32_t gpus_per_node = 0;
   uint32_t nodes = 1;
-  std::string text;  // as given
+  std::string text;  // as given, in lower case
 
   uint32_t gpus() const { return gpus_per_node * nodes; }
 };
 
 const std::vector<GpuModel>& KnownGpus();
 
-/// Parses GPUxCOUNT[:NODES]. Fails with the grammar, or the nearest known GPU, as a hint.
+/// Parses GPUxCOUNT[:NODES], in any case of letters. Fails with the grammar, or the nearest known
+/// GPU, as a hint.
 absl::StatusOr<Target> ParseTarget(std::string_view text);
 
 /// Tells whether a job of `world` ranks, `per_node` of them on a node, fits the target's nodes

@@ -12,6 +12,7 @@ TEST(TargetTest, NodesAndGpusAreRead) {
   const auto target = ParseTarget("h200x8:2");
   ASSERT_TRUE(target.ok());
   EXPECT_STREQ(target->gpu.name, "NVIDIA H200");
+  EXPECT_EQ(ParseTarget("H200X8:2")->text, target->text);
   EXPECT_EQ(target->gpus_per_node, 8u);
   EXPECT_EQ(target->nodes, 2u);
   EXPECT_EQ(target->gpus(), 16u);

@@ -2,22 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 
 #include "fmt/format.h"
 #include "src/base/suggest.h"
 
 namespace prism::cli {
 namespace {
-
-absl::Status OneOf(const char* flag, const std::string& value,
-                   const std::vector<std::string>& known) {
-  if (std::find(known.begin(), known.end(), value) != known.end()) return absl::OkStatus();
-  const std::string nearest = Nearest(value, known);
-  return WithHint(absl::InvalidArgumentError(
-                      fmt::format("{} '{}' is not one of {}", flag, value, fmt::join(known, ", "))),
-                  nearest.empty() ? fmt::format("{} {}", flag, known.front())
-                                  : fmt::format("did you mean '{}'?", nearest));
-}
 
 absl::StatusOr<uint64_t> ParseBytes(const char* flag, const std::string& text) {
   uint64_t number = 0;
@@ -35,7 +26,20 @@ absl::StatusOr<uint64_t> ParseBytes(const char* flag, const std::string& text) {
 
 }  // namespace
 
+absl::Status OneOf(const char* flag, const std::string& value,
+                   const std::vector<std::string>& known) {
+  if (std::find(known.begin(), known.end(), value) != known.end()) return absl::OkStatus();
+  const std::string nearest = Nearest(value, known);
+  return WithHint(absl::InvalidArgumentError(
+                      fmt::format("{} '{}' is not one of {}", flag, value, fmt::join(known, ", "))),
+                  nearest.empty() ? fmt::format("{} {}", flag, known.front())
+                                  : fmt::format("did you mean '{}'?", nearest));
+}
+
 void CaptureFlags::AddTo(CLI::App& app) {
+  // Who sets it for hostcuda, or runs prism by `hostcuda run --values`, means the same here.
+  if (const char* values = std::getenv("HOSTCUDA_VALUES"); values != nullptr && *values != '\0')
+    values_ = values;
   app.add_option("--job", job_, "Directory for everything that is kept")
       ->capture_default_str()
       ->type_name("DIR");
@@ -49,7 +53,8 @@ void CaptureFlags::AddTo(CLI::App& app) {
       ->type_name("WHAT");
   app.add_option(
          "--values", values_,
-         "What is computed on host: none, control (what control flow needs), cpu (everything)")
+         "What is computed on host: none, control (what control flow needs), cpu (everything); "
+         "HOSTCUDA_VALUES, if set, by default")
       ->capture_default_str()
       ->type_name("WHAT");
   app.add_option("--exact-payload", exact_payload_,
@@ -64,8 +69,8 @@ void CaptureFlags::AddTo(CLI::App& app) {
       ->capture_default_str()
       ->type_name("HOW");
   app.add_option("--patience", patience_s_,
-                 "Seconds for which a rank may sleep outside of any communication while all others "
-                 "wait; 0: for ever")
+                 "Seconds for which a rank may be blocked outside of any communication while no "
+                 "other rank works; 0: for ever")
       ->capture_default_str()
       ->type_name("SECONDS");
 }

@@ -7,6 +7,7 @@
 #define PRISM_CLI_CAPTURE_OPTIONS_H_
 
 #include <string>
+#include <vector>
 
 #include "src/cli/capture_session.h"
 
@@ -28,6 +29,10 @@ class CaptureFlags {
   bool force_ = false;
   double patience_s_ = 4;
 };
+
+/// Fails, with the nearest of `known` as a hint, when a flag's value is none of them.
+absl::Status OneOf(const char* flag, const std::string& value,
+                   const std::vector<std::string>& known);
 
 }  // namespace prism::cli
 

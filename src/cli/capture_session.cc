@@ -1,15 +1,9 @@
 #include "src/cli/capture_session.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <set>
@@ -27,7 +22,11 @@
 #include "src/base/event_loop.h"
 #include "src/base/job_directory.h"
 #include "src/base/log.h"
+#include "src/cli/command_process.h"
+#include "src/cli/job_info.h"
 #include "src/cli/launch_command.h"
+#include "src/cli/python_stacks.h"
+#include "src/cli/runtime_folder.h"
 #include "src/coordinator/liveness.h"
 #include "src/coordinator/server.h"
 #include "src/trace/format.h"
@@ -43,12 +42,15 @@ using coordinator::Diagnosis;
 using coordinator::ProcessEnd;
 using coordinator::SteadyNowNs;
 
+constexpr char kControlVariable[] = "PRISM_CONTROL";
 constexpr int kTickMs = 250;
 constexpr int64_t kSecondNs = 1'000'000'000;
 constexpr int64_t kAbortGraceNs =
     kSecondNs / 2;  // from Abort until the processes are stopped: their messages come first
 constexpr int64_t kStopGraceNs =
     4 * kSecondNs;  // from asking to killing; the zygote kills its ranks after 2
+// Of idleness, where in its program a rank is: its answer comes before it is judged (--patience 1).
+constexpr int64_t kAskAfterNs = kSecondNs / 2;
 constexpr int64_t kQuietNs = kSecondNs / 2;
 constexpr int64_t kStatusEveryNs = 10 * kSecondNs;
 constexpr uint64_t kSharedMemoryNeeded = 64ull << 20;
@@ -75,84 +77,6 @@ uint32_t ValuesNumber(const std::string& values) {
   return values == "cpu" ? 2 : values == "control" ? 1 : 0;
 }
 
-void RemoveSharedMemoryOf(const std::string& session) {
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator("/dev/shm", error)) {
-    if (entry.path().filename().string().find(session) != std::string::npos)
-      unlink(entry.path().c_str());
-  }
-}
-
-// The folder of this run's sockets, removed with everything in it.
-class RuntimeFolder {
- public:
-  static absl::StatusOr<std::unique_ptr<RuntimeFolder>> Make() {
-    const char* base = std::getenv("TMPDIR");
-    std::string path =
-        fmt::format("{}/prism-XXXXXX", base == nullptr || *base == '\0' ? "/tmp" : base);
-    if (mkdtemp(path.data()) == nullptr) {
-      return WithHint(ErrnoStatus(errno, "create " + path),
-                      "set TMPDIR to a directory that can be written");
-    }
-    if (std::FILE* file = std::fopen((path + "/pid").c_str(), "we")) {
-      fmt::print(file, "{}\n", getpid());
-      std::fclose(file);
-    }
-    return std::unique_ptr<RuntimeFolder>(new RuntimeFolder(path));
-  }
-  /// Name that this run's shared memory carries.
-  static std::string SessionOf(const fs::path& folder) { return folder.filename().string(); }
-  ~RuntimeFolder() {
-    std::error_code error;
-    fs::remove_all(path_, error);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  // What a prism left that was killed: folders whose process is gone, and the shared memory of
-  // their ranks.
-  static void RemoveStale(const std::string& parent) {
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(parent, error)) {
-      const std::string name = entry.path().filename().string();
-      if (name.rfind("prism-", 0) != 0 || !fs::is_regular_file(entry.path() / "pid", error))
-        continue;
-      std::FILE* file = std::fopen((entry.path() / "pid").c_str(), "re");
-      int pid = 0;
-      const bool read = file != nullptr && std::fscanf(file, "%d", &pid) == 1;
-      if (file != nullptr) std::fclose(file);
-      if (!read || pid <= 0 || kill(pid, 0) == 0 || errno != ESRCH) continue;
-      RemoveSharedMemoryOf(SessionOf(entry.path()));
-      fs::remove_all(entry.path(), error);
-    }
-  }
-  explicit RuntimeFolder(std::string path) : path_(std::move(path)) {}
-  const std::string path_;
-};
-
-std::vector<int> ChildrenOf(int pid) {
-  std::vector<int> children;
-  const std::string tasks = fmt::format("/proc/{}/task", pid);
-  std::error_code error;
-  for (const auto& task : fs::directory_iterator(tasks, error)) {
-    std::FILE* file = std::fopen((task.path() / "children").c_str(), "re");
-    if (file == nullptr) continue;
-    int child;
-    while (std::fscanf(file, "%d", &child) == 1) children.push_back(child);
-    std::fclose(file);
-  }
-  return children;
-}
-
-std::vector<int> Descendants() {
-  std::vector<int> all = ChildrenOf(getpid());
-  for (size_t i = 0; i < all.size(); ++i) {
-    const std::vector<int> children = ChildrenOf(all[i]);
-    all.insert(all.end(), children.begin(), children.end());
-  }
-  return all;
-}
-
 // One line of a zygote.
 using Json = nlohmann::ordered_json;
 
@@ -169,29 +93,34 @@ class Session {
     std::string received;
     bool done = false;
   };
-  struct Pump {
-    int from = -1;
-    int terminal = -1;
-    int log = -1;
-  };
 
   absl::Status Prepare();
   absl::Status CheckMachine() const;
   void BuildEnvironment();
+  std::string ControlSocket() const { return runtime_->path() + "/control"; }
   absl::Status ListenForZygotes();
+  // torchrun's ranks read no terminal, and the terminal's interrupt is not for them: the controller
+  // stops them. What may read it (input(), pdb) must be in the group that the terminal talks to.
+  // Is the command's own process rank 0 of 1?
+  bool OwnRank() const { return command_.kind == LaunchCommand::Kind::kPython && !launches_; }
+  bool HasOwnGroup() const { return command_.kind == LaunchCommand::Kind::kTorchrun; }
   absl::Status Start();
-  void AddPump(int from, int terminal, const std::string& log);
-  void Drain(Pump& pump);
   void OnZygote(int fd);
   void OnMessage(Zygote& zygote, const Json& message);
   void Tell(Zygote& zygote, const Json& message);
-  void OnSignals();
-  void Reap();
+  void Interrupted(int signal);
+  void OnCommandEnd();
+  void PlayOnce();
+  /// The virtual clock that the ranks keep to, or null.
+  VirtualClock* Clock() const {
+    return options_.emulation.has_value() ? options_.emulation->clock : nullptr;
+  }
   void Stop(int signal);
-  void Kill();
   void Watch();
-  void EndProcesses();
   void RemoveSharedMemory();
+  absl::Status CheckTraces() const;
+  bool CapturedNothing() const;
+  std::vector<std::string> Uncaptured(bool* ranks) const;
   CaptureResult Finish();
 
   const CaptureOptions& options_;
@@ -202,27 +131,23 @@ class Session {
   std::optional<JobDirectory> job_;
   std::unique_ptr<RuntimeFolder> runtime_;
   EventLoop loop_;
+  CommandProcess process_{&loop_};
+  std::unique_ptr<coordinator::ReceivedWriter> received_;  // capture
   std::unique_ptr<coordinator::Server> server_;
   coordinator::Liveness liveness_;
+  std::optional<PythonStacks> stacks_;
   std::map<std::string, std::string> environment_;  // what is changed
   std::string session_name_;
+  bool clock_stands_ = false;  // until Continue
   std::set<std::string> shared_memory_before_;
   std::set<int> job_pids_;
-  sigset_t old_mask_{};
-  rlimit old_files_{};
-  int signal_fd_ = -1;
   int control_fd_ = -1;
   std::map<int, Zygote> zygotes_;
-  std::map<int, Pump> pumps_;
-  int child_ = -1;
-  bool child_ended_ = false;
-  int child_status_ = 0;
   int64_t started_ns_ = 0;
   int64_t diagnosed_ns_ = 0;
   int64_t stop_ns_ = 0;
   int64_t status_ns_ = 0;
-  bool killed_ = false;
-  int interrupted_by_ = 0;
+  bool launches_ = false;  // a Python program that starts torchrun
   std::string refusal_, refusal_hint_;
   std::set<uint32_t> ended_;
   Json versions_ = Json::object();
@@ -231,15 +156,7 @@ class Session {
 Session::~Session() {
   server_.reset();
   for (const auto& [fd, zygote] : zygotes_) close(fd);
-  for (auto& [fd, pump] : pumps_) {
-    close(fd);
-    if (pump.log >= 0) close(pump.log);
-  }
   if (control_fd_ >= 0) close(control_fd_);
-  if (signal_fd_ >= 0) {
-    close(signal_fd_);
-    sigprocmask(SIG_SETMASK, &old_mask_, nullptr);
-  }
 }
 
 absl::Status Session::CheckMachine() const {
@@ -274,7 +191,8 @@ absl::Status Session::Prepare() {
                           fmt::format("prism's shims are not beside {}", installation_.program)),
                       "build everything (make), or set PRISM_SHIM_DIR to their folder");
     }
-    PRISM_ASSIGN_OR_RETURN(cuda_, FindCuda(*options_.device, installation_, command_.python));
+    PRISM_ASSIGN_OR_RETURN(cuda_,
+                           FindCuda(*options_.device, installation_.hostcuda, command_.python));
   }
   PRISM_ASSIGN_OR_RETURN(runtime_, RuntimeFolder::Make());
   PRISM_ASSIGN_OR_RETURN(job_, JobDirectory::Create(options_.job, options_.force,
@@ -283,28 +201,25 @@ absl::Status Session::Prepare() {
 }
 
 void Session::BuildEnvironment() {
-  session_name_ = RuntimeFolder::SessionOf(runtime_->path());
+  VirtualClock* const clock = Clock();
+  session_name_ = clock != nullptr ? clock->session() : runtime_->session();
+  stacks_.emplace(runtime_->path(), installation_.python);
   auto& env = environment_;
-  env["PRISM_CONTROL"] = runtime_->path() + "/control";
+  env[kControlVariable] = ControlSocket();
   env["PRISM_JOB"] = job_->path();
+  env[PythonStacks::kVariable] = stacks_->Variable();
   env["PRISM_TEE"] = options_.tee;
   env["PRISM_LAUNCH"] = options_.launch;
+  if (options_.emulation.has_value()) {
+    env["PRISM_SANDBOX_RANKS"] = fmt::format("{}", fmt::join(options_.emulation->sandbox, ","));
+    env["PRISM_CAPTURED"] = options_.emulation->captured;
+  }
   env["PRISM_TARGET_GPUS"] = std::to_string(options_.target.gpus_per_node);
   for (const auto& [name, value] : QuietWatchdogs()) env[name] = value;
   if (options_.device.has_value()) {
     env[wire::kEnvSocket] = server_->path();
-    env[wire::kEnvMode] = "capture";
-    env[wire::kEnvRealDriver] = cuda_.driver;
-    env[wire::kEnvRealRuntime] = cuda_.runtime;
-    env[wire::kEnvRealNvml] = cuda_.nvml;
-    env[wire::kEnvRealNccl] = cuda_.nccl;
-    std::string preload;
-    for (const std::string& library : installation_.preload)
-      preload += (preload.empty() ? "" : ":") + library;
-    if (const char* theirs = std::getenv("LD_PRELOAD"); theirs != nullptr && *theirs != '\0') {
-      preload += std::string(":") + theirs;
-    }
-    env["LD_PRELOAD"] = preload;
+    env[wire::kEnvMode] = options_.emulation.has_value() ? "emulate" : "capture";
+    for (const auto& [name, value] : ShimEnvironment(installation_, cuda_)) env[name] = value;
   }
   if (options_.device == Device::kHost) {
     env["HOSTCUDA_DEVICES"] = "1";
@@ -312,6 +227,10 @@ void Session::BuildEnvironment() {
     env["HOSTCUDA_MEMORY_LIMIT"] = "0";  // the ledger of the shims enforces the target's
     env["HOSTCUDA_VALUES"] = options_.values;
     env["HOSTCUDA_SESSION"] = session_name_;
+    if (clock != nullptr) {
+      env["HOSTCUDA_CLOCK"] = "virtual";
+      env["HOSTCUDA_PROCESSES"] = std::to_string(options_.emulation->sandbox.size());
+    }
   }
   if (options_.device == Device::kCuda) {
     // With one connection a stream that waits for a peer would hold every other (docs/design/0001).
@@ -319,9 +238,9 @@ void Session::BuildEnvironment() {
     if (connections == nullptr || std::atoi(connections) < 8)
       env["CUDA_DEVICE_MAX_CONNECTIONS"] = "8";
   }
-  if (command_.kind == LaunchCommand::Kind::kProgram) {
-    // A program that no launcher made a rank of is rank 0 of 1; launchers below it say otherwise.
-    env[wire::kEnvRank] = "0";
+  // A program that no launcher made a rank of is rank 0 of 1; launchers below it say otherwise.
+  if (command_.kind == LaunchCommand::Kind::kProgram) env[wire::kEnvRank] = "0";
+  if (command_.kind != LaunchCommand::Kind::kTorchrun) {
     const char* path = std::getenv("PATH");
     env["PATH"] = fmt::format("{}/shadow{}{}", installation_.python, path == nullptr ? "" : ":",
                               path == nullptr ? "" : path);
@@ -329,7 +248,7 @@ void Session::BuildEnvironment() {
 }
 
 absl::Status Session::ListenForZygotes() {
-  const std::string path = runtime_->path() + "/control";
+  const std::string path = ControlSocket();
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {
@@ -365,103 +284,19 @@ absl::Status Session::Start() {
                                                                      : "torchrun");
     words.insert(words.end(), command_.arguments.begin(), command_.arguments.end());
   }
-  std::map<std::string, std::string> variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const size_t equals = text.find('=');
-    if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
-  }
-  for (const auto& [name, value] : environment_) variables[name] = value;
-  std::vector<std::string> flat;
-  for (const auto& [name, value] : variables) flat.push_back(name + "=" + value);
-  std::vector<char*> argv, envp;
-  for (std::string& word : words) argv.push_back(word.data());
-  for (std::string& entry : flat) envp.push_back(entry.data());
-  argv.push_back(nullptr);
-  envp.push_back(nullptr);
-
   // One Python rank: its output is kept beside being shown, as that of every rank.
   const bool piped = command_.kind == LaunchCommand::Kind::kPython;
-  int out[2] = {-1, -1}, err[2] = {-1, -1};
-  if (piped && (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0))
-    return ErrnoStatus(errno, "pipe");
-  int problem[2];
-  if (pipe2(problem, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
-  const pid_t controller = getpid();
-  child_ = fork();
-  if (child_ < 0) return ErrnoStatus(errno, "fork");
-  if (child_ == 0) {
-    setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != controller) _exit(125);
-    sigprocmask(SIG_SETMASK, &old_mask_, nullptr);
-    setrlimit(RLIMIT_NOFILE, &old_files_);
-    if (piped) {
-      dup2(out[1], STDOUT_FILENO);
-      dup2(err[1], STDERR_FILENO);
-    }
-    execve(argv[0], argv.data(), envp.data());
-    const int error = errno;
-    [[maybe_unused]] const ssize_t n = write(problem[1], &error, sizeof error);
-    _exit(125);
-  }
-  setpgid(child_, child_);
-  close(problem[1]);
-  int error = 0;
-  const ssize_t n = read(problem[0], &error, sizeof error);
-  close(problem[0]);
-  if (piped) {
-    close(out[1]);
-    close(err[1]);
-    const std::string folder = job_->rank_directory(0);
-    std::error_code ignored;
-    fs::create_directories(folder, ignored);
-    const bool shown = options_.tee != "none";
-    AddPump(out[0], shown ? STDOUT_FILENO : -1, folder + "/stdout.log");
-    AddPump(err[0], shown ? STDERR_FILENO : -1, folder + "/stderr.log");
-  }
-  if (n == sizeof error) {
-    waitpid(child_, nullptr, 0);
-    child_ = -1;
-    return ErrnoStatus(error, fmt::format("run {}", words[0]));
-  }
-  job_pids_.insert(child_);
+  PRISM_RETURN_IF_ERROR(process_.Start({.words = words,
+                                        .environment = environment_,
+                                        .log_folder = piped ? job_->rank_directory(0) : "",
+                                        .shown = options_.tee != "none",
+                                        .own_group = HasOwnGroup()}));
+  job_pids_.insert(process_.pid());
   if (piped) {
     server_->coordinator().ExpectWorld(1);
-    server_->coordinator().OnRankStarted(0, child_);
+    server_->coordinator().OnRankStarted(0, process_.pid());
   }
   return absl::OkStatus();
-}
-
-void Session::AddPump(int from, int terminal, const std::string& log) {
-  fcntl(from, F_SETFL, O_NONBLOCK);
-  Pump pump{from, terminal, open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
-  pumps_[from] = pump;
-  loop_.Add(from, [this, from] { Drain(pumps_[from]); });
-}
-
-void Session::Drain(Pump& pump) {
-  char data[65536];
-  while (true) {
-    const ssize_t n = read(pump.from, data, sizeof data);
-    if (n < 0) return;
-    if (n == 0) {
-      loop_.Remove(pump.from);
-      return;
-    }
-    for (const int to : {pump.terminal, pump.log}) {
-      // A closed terminal or a full disk must not end the job.
-      for (ssize_t done = 0; to >= 0 && done < n;) {
-        const ssize_t written = write(to, data + done, static_cast<size_t>(n - done));
-        if (written < 0 && errno == EAGAIN) {
-          usleep(1000);
-          continue;
-        }
-        if (written <= 0) break;
-        done += written;
-      }
-    }
-  }
 }
 
 void Session::OnZygote(int fd) {
@@ -505,6 +340,12 @@ void Session::OnMessage(Zygote& zygote, const Json& message) {
       Tell(zygote, {{"type", "refuse"}});
       return;
     }
+    if (OwnRank()) {
+      // The Python program itself is not a rank, then: neither are its memory and output a rank's.
+      launches_ = true;
+      coordinator.Release(0);
+      process_.StopLogging();
+    }
     coordinator.ExpectWorld(world);
     spdlog::info("{} rank{} on {} node{} of {} x {}", world, world == 1 ? "" : "s", nodes,
                  nodes == 1 ? "" : "s", options_.target.gpus_per_node, options_.target.gpu.name);
@@ -545,55 +386,33 @@ void Session::Stop(int signal) {
     asked = true;
   }
   // Without a zygote the command's own processes get the signal.
-  if (!asked && child_ > 0 && !child_ended_) kill(-child_, signal);
+  if (!asked) process_.Signal(signal);
 }
 
-void Session::Kill() {
-  killed_ = true;
-  for (const int pid : Descendants()) kill(pid, SIGKILL);
-}
-
-void Session::OnSignals() {
-  signalfd_siginfo info;
-  while (read(signal_fd_, &info, sizeof info) == sizeof info) {
-    const int number = static_cast<int>(info.ssi_signo);
-    if (number == SIGCHLD) continue;
-    if (interrupted_by_ != 0) {
-      Kill();
-      continue;
-    }
-    interrupted_by_ = number;
-    spdlog::warn("{}: stopping the job; once more kills it",
-                 number == SIGINT ? "interrupted" : strsignal(number));
-    Stop(number == SIGINT ? SIGINT : SIGTERM);
+void Session::Interrupted(int signal) {
+  if (const std::string status = server_->coordinator().Status(SteadyNowNs());
+      !status.empty() && server_->coordinator().diagnosis() == nullptr) {
+    spdlog::info("{}", status);
+    job_->info()["stopped_while"] = status;
   }
-  Reap();
+  Stop(signal);
 }
 
-void Session::Reap() {
-  while (true) {
-    int status = 0;
-    const pid_t pid = waitpid(-1, &status, WNOHANG);
-    if (pid <= 0) return;
-    if (pid != child_) continue;  // an orphan of the command's: adopted, so that none is left
-    child_ended_ = true;
-    child_status_ = status;
-    if (command_.kind != LaunchCommand::Kind::kPython) continue;
-    ProcessEnd end;
-    if (WIFSIGNALED(status)) {
-      end.signal = WTERMSIG(status);
-    } else {
-      end.exit_code = WEXITSTATUS(status);
-      if (const auto error = job_->Read("ranks/00000/error.json");
-          end.exit_code > 0 && error.ok()) {
-        end.error = error->value("error", "");
-        end.traceback = error->value("traceback", "");
-        end.call_site = error->value("call_site", "");
-      }
+void Session::OnCommandEnd() {
+  if (!OwnRank()) return;
+  ProcessEnd end;
+  if (process_.was_signalled()) {
+    end.signal = process_.exit_code() - 128;
+  } else {
+    end.exit_code = process_.exit_code();
+    if (const auto error = job_->Read("ranks/00000/error.json"); end.exit_code > 0 && error.ok()) {
+      end.error = error->value("error", "");
+      end.traceback = error->value("traceback", "");
+      end.call_site = error->value("call_site", "");
     }
-    ended_.insert(0);
-    server_->coordinator().OnRankEnded(0, end, SteadyNowNs());
   }
+  ended_.insert(0);
+  server_->coordinator().OnRankEnded(0, end, SteadyNowNs());
 }
 
 void Session::Watch() {
@@ -605,16 +424,27 @@ void Session::Watch() {
   if (stop_ns_ == 0) {
     // Looking at every thread of a large job costs something: only while nothing is heard of it.
     std::map<uint32_t, coordinator::Idleness> idle;
+    std::set<uint32_t> waiting;
     if (now_ns - coordinator.last_activity_ns() < kQuietNs) {
       liveness_ = {};
     } else {
       std::vector<int> others;
       std::set<int> ranks;
       for (const auto& [rank, pid] : processes) ranks.insert(pid);
-      for (const int pid : Descendants()) {
+      for (const int pid : process_.Descendants()) {
         if (ranks.count(pid) == 0) others.push_back(pid);
       }
-      idle = liveness_.Sample(processes, others, now_ns);
+      waiting = coordinator.WaitingRanks();
+      idle = liveness_.Sample(processes, others, waiting.empty(), now_ns);
+    }
+    for (const auto& [rank, pid] : processes) {
+      const auto found = idle.find(rank);
+      if (found == idle.end()) {
+        stacks_->Forget(rank);
+      } else if (found->second.idle_ns >= kAskAfterNs && waiting.count(rank) == 0) {
+        stacks_->Ask(rank, pid);
+        found->second.where = stacks_->Where(rank);
+      }
     }
     coordinator.Tick(now_ns, idle);
   }
@@ -625,7 +455,9 @@ void Session::Watch() {
     // What the ranks say from now on follows from the abort; it is kept in their logs.
     for (auto& [fd, zygote] : zygotes_) Tell(zygote, {{"type", "mute"}});
     spdlog::error("{}", diagnosis->Text());
-    if (!diagnosis->hint.empty()) fmt::print(stderr, "hint: {}\n", diagnosis->hint);
+    // Not fmt::print, which throws where stderr is a closed pipe.
+    if (!diagnosis->hint.empty())
+      std::fputs(fmt::format("hint: {}\n", diagnosis->hint).c_str(), stderr);
     Json json;
     json["schema"] = "prism.diagnosis";
     json["schema_version"] = 1;
@@ -635,27 +467,13 @@ void Session::Watch() {
     }
   }
   if (diagnosed_ns_ != 0 && now_ns - diagnosed_ns_ >= kAbortGraceNs) Stop(SIGTERM);
-  if (stop_ns_ != 0 && !killed_ && now_ns - stop_ns_ >= kStopGraceNs) Kill();
+  if (stop_ns_ != 0 && !process_.killed() && now_ns - stop_ns_ >= kStopGraceNs) process_.Kill();
   if (diagnosed_ns_ == 0 && now_ns - status_ns_ >= kStatusEveryNs) {
     if (const std::string status = coordinator.Status(now_ns); !status.empty()) {
       spdlog::info("{}", status);
       status_ns_ = now_ns;
     }
   }
-}
-
-// The command has ended: what it left running does not outlive it.
-void Session::EndProcesses() {
-  for (int round = 0; round < 60; ++round) {
-    Reap();
-    const std::vector<int> left = Descendants();
-    if (left.empty()) return;
-    if (round == 0) spdlog::debug("{} processes are left", left.size());
-    for (const int pid : left) kill(pid, round < 10 ? SIGTERM : SIGKILL);
-    loop_.RunOnce(50);
-  }
-  const size_t left = Descendants().size();
-  if (left != 0) spdlog::warn("{} processes of the job could not be ended", left);
 }
 
 std::set<std::string> SharedMemoryNames() {
@@ -667,16 +485,93 @@ std::set<std::string> SharedMemoryNames() {
 }
 
 // Removes what this job's processes left: files that came during it and carry its session's name or
-// one of its processes'.
+// one of its processes', and communicators of processes that are all gone.
 void Session::RemoveSharedMemory() {
   for (const std::string& name : SharedMemoryNames()) {
     if (shared_memory_before_.count(name) != 0) continue;
-    const bool ours = name.find(session_name_) != std::string::npos ||
-                      std::any_of(job_pids_.begin(), job_pids_.end(), [&](int pid) {
-                        return name.find(fmt::format("_{}_", pid)) != std::string::npos;
-                      });
+    const bool ours = std::any_of(job_pids_.begin(), job_pids_.end(), [&](int pid) {
+      return name.find(fmt::format("_{}_", pid)) != std::string::npos;
+    });
     if (ours) unlink(("/dev/shm/" + name).c_str());
   }
+  if (Clock() != nullptr) return;  // its session is not this run's alone
+  for (const std::string& file : LeftSharedMemory(session_name_)) unlink(file.c_str());
+}
+
+bool Session::CapturedNothing() const {
+  for (const auto& [path, rank] : server_->coordinator().Traces()) {
+    const auto trace = trace::Reader::Open(path, {.allow_incomplete = true, .check_nodes = false});
+    if (trace.ok() && trace->node_count() != 0) return false;
+  }
+  return true;
+}
+
+// Commands of processes that ranks started and that used CUDA by themselves, each once. `ranks`:
+// one of them was meant as a rank.
+std::vector<std::string> Session::Uncaptured(bool* ranks) const {
+  std::set<std::string> commands;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(runtime_->path(), error)) {
+    if (entry.path().filename().string().rfind(wire::kUncapturedPrefix, 0) != 0) continue;
+    std::ifstream file(entry.path(), std::ios::binary);
+    uint32_t ancestor = 0, world = 0;
+    file >> ancestor >> world;
+    std::string word, command;
+    file.get();
+    while (std::getline(file, word, '\0')) {
+      // What `python -c` is given may be a program of many lines.
+      command += (command.empty() ? "" : " ") + word.substr(0, word.find('\n'));
+    }
+    *ranks |= world > 1;
+    commands.insert(command);
+  }
+  return {commands.begin(), commands.end()};
+}
+
+// A program may end well although what it did could not be kept: that is not a captured job.
+absl::Status Session::CheckTraces() const {
+  std::string first;
+  const char* hint = "";
+  size_t bad = 0;
+  const auto& traces = server_->coordinator().Traces();
+  for (const auto& [path, rank] : traces) {
+    const auto trace = trace::Reader::Open(path, {.allow_incomplete = true, .check_nodes = false});
+    if (trace.ok() && trace->completeness() == trace::Completeness::kSealed) continue;
+    if (bad++ != 0) continue;
+    first = fmt::format("rank {}: {}", rank,
+                        trace.ok() ? trace->problem() : std::string(trace.status().message()));
+    hint = trace.ok() && trace->completeness() == trace::Completeness::kUnsealed
+               ? "a rank that ends with os._exit leaves its trace open: let it return or sys.exit"
+               : "is the disk full? --job DIR chooses another place";
+  }
+  if (bad == 0) return absl::OkStatus();
+  return WithHint(absl::DataLossError(fmt::format("{} of {} traces {} not whole: {}", bad,
+                                                  traces.size(), bad == 1 ? "is" : "are", first)),
+                  hint);
+}
+
+// Emulation: what a rank waits for comes at a stated nanosecond. On a GPU that takes a processor
+// that looks all the time; beside hostcuda's ranks, which need the processors, a nap.
+void Session::PlayOnce() {
+  Coordinator& coordinator = server_->coordinator();
+  if (VirtualClock* clock = Clock()) {
+    loop_.RunOnce(kTickMs);
+    // What came before the clock stopped is in the sockets.
+    while (loop_.RunOnce(0)) {
+    }
+    coordinator.OnBells(SteadyNowNs());
+    coordinator.ReleaseDue(SteadyNowNs());
+    if (std::exchange(clock_stands_, false)) clock->Continue(coordinator.NextReleaseNs());
+    return;
+  }
+  const int64_t wait_ns = coordinator.NextReleaseNs() - SteadyNowNs();
+  if (options_.device == Device::kCuda && coordinator.EverConnected()) {
+    loop_.RunOnce(0);
+    coordinator.OnBells(SteadyNowNs());
+  } else {
+    loop_.RunOnce(static_cast<int>(std::clamp<int64_t>(wait_ns / 1'000'000, 0, kTickMs)));
+  }
+  coordinator.ReleaseDue(SteadyNowNs());
 }
 
 CaptureResult Session::Finish() {
@@ -694,8 +589,7 @@ CaptureResult Session::Finish() {
   result.world = coordinator.world();
   result.operations = coordinator.operations();
   result.seconds = static_cast<double>(SteadyNowNs() - started_ns_) / 1e9;
-  const int code =
-      WIFSIGNALED(child_status_) ? 128 + WTERMSIG(child_status_) : WEXITSTATUS(child_status_);
+  const int code = process_.exit_code();
   result.exit_code = code;
   if (const Diagnosis* diagnosis = coordinator.diagnosis()) {
     result.diagnosis = *diagnosis;
@@ -703,11 +597,11 @@ CaptureResult Session::Finish() {
     const bool ours = diagnosis->kind == "internal" || diagnosis->kind == "interception";
     // The code of processes that prism stopped says nothing; a rank's own failure is the program's.
     result.exit_code = ours ? kExitOwnFailure : stop_ns_ != 0 || code == 0 ? 1 : code;
-  } else if (interrupted_by_ != 0) {
-    result.reason = fmt::format("stopped by {}", strsignal(interrupted_by_));
-    result.exit_code = 128 + interrupted_by_;
+  } else if (process_.interrupted_by() != 0) {
+    result.reason = fmt::format("stopped by {}", strsignal(process_.interrupted_by()));
+    result.exit_code = 128 + process_.interrupted_by();
   } else if (code != 0) {
-    result.reason = WIFSIGNALED(child_status_)
+    result.reason = process_.was_signalled()
                         ? fmt::format("the command was killed by signal {}", code - 128)
                         : fmt::format("the command exited with code {}", code);
   }
@@ -718,21 +612,31 @@ absl::StatusOr<CaptureResult> Session::Run() {
   PRISM_RETURN_IF_ERROR(Prepare());
   shared_memory_before_ = SharedMemoryNames();
   // One connection a rank; the ranks themselves keep the limit that they were given.
-  if (getrlimit(RLIMIT_NOFILE, &old_files_) == 0) {
-    const rlimit most{old_files_.rlim_max, old_files_.rlim_max};
-    setrlimit(RLIMIT_NOFILE, &most);
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
   }
-  // Before the coordinator's threads, which inherit the mask.
-  sigset_t mask;
-  sigemptyset(&mask);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&mask, number);
-  sigprocmask(SIG_BLOCK, &mask, &old_mask_);
-  signal_fd_ = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-  prctl(PR_SET_CHILD_SUBREAPER, 1);
-  loop_.Add(signal_fd_, [this] { OnSignals(); });
+  // Before the coordinator's threads.
+  process_.TakeSignals([this](int signal) { Interrupted(signal); });
+  process_.OnEnd([this] { OnCommandEnd(); });
+
+  process_.StartGuard(fmt::format("{}={}", kControlVariable, ControlSocket()), runtime_->path());
 
   coordinator::JobRules rules;
   rules.mode = wire::Mode::kCapture;
+  if (options_.emulation.has_value()) {
+    rules.mode = wire::Mode::kEmulate;
+    const bool computes = options_.device == Device::kCuda || options_.values == "cpu";
+    if (computes) rules.welcome_flags |= wire::kMirrorPayloads;
+    if (options_.emulation->measure) rules.welcome_flags |= wire::kMeasure;
+    if (VirtualClock* clock = Clock()) {
+      rules.clock_number = clock->number();
+      rules.call_ns = options_.emulation->call_ns;
+    }
+    if (options_.device == Device::kCuda && !options_.emulation->stall)
+      rules.welcome_flags |= wire::kStandInKernels;
+  }
   rules.devices = options_.target.gpus_per_node;
   rules.values = ValuesNumber(options_.values);
   rules.device_memory_bytes = options_.target.gpu.memory_bytes;
@@ -741,30 +645,39 @@ absl::StatusOr<CaptureResult> Session::Run() {
   rules.device_name = options_.target.gpu.name;
   rules.trace_directory = job_->trace_directory();
   rules.patience_ns = static_cast<int64_t>(options_.patience_s * 1e9);
-  PRISM_ASSIGN_OR_RETURN(server_,
-                         coordinator::Server::Listen(runtime_->path() + "/socket", rules, &loop_));
+  if (!options_.emulation.has_value()) {
+    PRISM_ASSIGN_OR_RETURN(received_, coordinator::ReceivedWriter::Create(
+                                          job_->path() + "/" + coordinator::kReceivedFile));
+  }
+  PRISM_ASSIGN_OR_RETURN(
+      server_, coordinator::Server::Listen(
+                   runtime_->path() + "/socket", rules, &loop_,
+                   options_.emulation.has_value() ? options_.emulation->peers : nullptr, Clock(),
+                   received_.get()));
+  if (VirtualClock* clock = Clock()) {
+    loop_.Add(clock->fd(), [this, clock] {
+      clock->Acknowledge();
+      clock_stands_ = true;
+    });
+  }
   PRISM_RETURN_IF_ERROR(ListenForZygotes());
   BuildEnvironment();
 
   Json& info = job_->info();
+  info["mode"] = options_.emulation.has_value() ? "emulate" : "capture";
+  if (options_.emulation.has_value()) {
+    info["sandbox_ranks"] = options_.emulation->sandbox;
+    info["captured"] = options_.emulation->captured;
+  }
   info["command"] = invocation_.command;
   info["cwd"] = fs::current_path().string();
   info["device"] = !options_.device.has_value()       ? "none"
                    : options_.device == Device::kHost ? "host"
                                                       : "cuda";
   info["values"] = options_.values;
-  info["target"] = {{"text", options_.target.text},
-                    {"gpu", options_.target.gpu.key},
-                    {"gpu_name", options_.target.gpu.name},
-                    {"gpu_memory_bytes", options_.target.gpu.memory_bytes},
-                    {"gpu_context_bytes", options_.target.gpu.context_bytes},
-                    {"gpus_per_node", options_.target.gpus_per_node},
-                    {"nodes", options_.target.nodes}};
+  info["target"] = DescribeTarget(options_.target);
   info["exact_payload_bytes"] = options_.exact_payload_bytes;
-  info["cuda"] = {{"where", cuda_.where},
-                  {"driver", cuda_.driver},
-                  {"runtime", cuda_.runtime},
-                  {"nvml", cuda_.nvml}};
+  info["cuda"] = DescribeCuda(cuda_);
   info["environment"] = environment_;
   PRISM_RETURN_IF_ERROR(job_->Save());
 
@@ -776,8 +689,12 @@ absl::StatusOr<CaptureResult> Session::Run() {
     return status;
   }
   int64_t next_tick_ns = started_ns_;
-  while (!child_ended_) {
-    loop_.RunOnce(kTickMs);
+  while (!process_.ended()) {
+    if (options_.emulation.has_value()) {
+      PlayOnce();
+    } else {
+      loop_.RunOnce(kTickMs);
+    }
     // The diagnosis may be found while packets are handled; the look at processes has its own pace.
     if (SteadyNowNs() >= next_tick_ns || server_->coordinator().diagnosis() != nullptr) {
       next_tick_ns = SteadyNowNs() + int64_t{kTickMs} * 1'000'000;
@@ -786,15 +703,17 @@ absl::StatusOr<CaptureResult> Session::Run() {
   }
   // What the last processes said is still in the sockets and pipes.
   for (int round = 0; round < 4; ++round) loop_.RunOnce(0);
-  for (auto& [fd, pump] : pumps_) Drain(pump);
-  if (diagnosed_ns_ == 0 && interrupted_by_ == 0) {
+  // A later run of this process may use the clock.
+  if (std::exchange(clock_stands_, false)) Clock()->Continue(INT64_MAX);
+  process_.Drain();
+  if (diagnosed_ns_ == 0 && process_.interrupted_by() == 0) {
     // A failed end becomes the diagnosis after its grace; the command is over, so nothing more can
     // come.
     Coordinator& coordinator = server_->coordinator();
     coordinator.Tick(SteadyNowNs() + kSecondNs, {});
     Watch();
   }
-  EndProcesses();
+  process_.EndLeftovers();
   RemoveSharedMemory();
 
   CaptureResult result = Finish();
@@ -807,6 +726,28 @@ absl::StatusOr<CaptureResult> Session::Run() {
         absl::FailedPreconditionError(fmt::format(
             "no process of '{}' became a rank: nothing was captured", Quote(invocation_.command))),
         "does it use CUDA? A launcher that prism does not know must set RANK and WORLD_SIZE");
+  } else if (result.reason.empty()) {
+    problem = CheckTraces();
+  }
+  if (received_ != nullptr) problem.Update(received_->Close());
+  bool uncaptured_ranks = false;
+  if (const auto uncaptured = Uncaptured(&uncaptured_ranks); !uncaptured.empty()) {
+    info["uncaptured"] = uncaptured;
+    const std::string what = fmt::format(
+        "{} process{} that ranks started used CUDA and {} not captured: {}{}", uncaptured.size(),
+        uncaptured.size() == 1 ? "" : "es", uncaptured.size() == 1 ? "was" : "were",
+        uncaptured.front(), uncaptured.size() == 1 ? "" : ", ...");
+    const char* const hint =
+        uncaptured_ranks ? "ranks were started by something that prism does not stand before; it "
+                           "does before torchrun, as the command or found on PATH by it"
+                         : "capture the program that uses CUDA itself, or start it with torchrun";
+    // Without anything else the capture would be an empty one.
+    if (problem.ok() && result.reason.empty() && CapturedNothing()) {
+      problem = WithHint(absl::FailedPreconditionError(what), hint);
+    } else {
+      spdlog::warn("{}", what);
+      std::fputs(fmt::format("hint: {}\n", hint).c_str(), stderr);
+    }
   }
   if (!problem.ok()) result.reason = std::string(problem.message());
   info["versions"] = versions_;

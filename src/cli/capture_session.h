@@ -14,14 +14,28 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "src/base/status.h"
 #include "src/base/target.h"
 #include "src/cli/installation.h"
 #include "src/cli/verb.h"
+#include "src/cli/virtual_clock.h"
 #include "src/coordinator/diagnosis.h"
+#include "src/coordinator/virtual_peers.h"
 
 namespace prism::cli {
+
+/// Some ranks run for real, all others are played.
+struct Emulation {
+  coordinator::VirtualPeers* peers = nullptr;
+  std::vector<uint32_t> sandbox;  // world ranks that run
+  std::string captured;           // job directory of the graph that is played
+  bool stall = false;             // on a GPU: streams wait, and no kernel stands for NCCL's
+  bool measure = false;           // spans and host time
+  VirtualClock* clock = nullptr;  // null: this machine's
+  uint32_t call_ns = 0;           // what a communication's call takes on that clock
+};
 
 struct CaptureOptions {
   std::optional<Device> device = Device::kHost;  // none: no CUDA at all, a job on cpu and gloo
@@ -34,6 +48,7 @@ struct CaptureOptions {
   double patience_s =
       4;  // of a rank that sleeps outside of any communication while others wait; 0: for ever
   uint64_t exact_payload_bytes = UINT64_MAX;
+  std::optional<Emulation> emulation;  // none: every rank runs
 };
 
 struct CaptureResult {

@@ -2,7 +2,7 @@
 #include "fmt/format.h"
 #include "src/base/log.h"
 #include "src/cli/capture_options.h"
-#include "src/cli/capture_session.h"
+#include "src/cli/program_output.h"
 #include "src/cli/verbs.h"
 
 namespace prism::cli {
@@ -25,7 +25,7 @@ class CaptureVerb final : public Verb {
 
   absl::StatusOr<int> Run(const Invocation& invocation) override {
     PRISM_ASSIGN_OR_RETURN(const CaptureOptions options, flags_.Options());
-    PRISM_ASSIGN_OR_RETURN(const CaptureResult result, RunCapture(options, invocation));
+    PRISM_ASSIGN_OR_RETURN(const CaptureResult result, CaptureProgram(options, invocation));
     if (invocation.json) {
       PrintJson("prism.capture", 1, result.Json());
     } else if (result.reason.empty()) {

@@ -1,15 +1,20 @@
 // prism check: is a job whole, and do its ranks' communications fit together?
+#include <algorithm>
 #include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "fmt/format.h"
 #include "src/base/job_directory.h"
 #include "src/base/log.h"
 #include "src/cli/capture_options.h"
-#include "src/cli/capture_session.h"
+#include "src/cli/program_output.h"
 #include "src/cli/verbs.h"
 #include "src/graph/check.h"
 #include "src/graph/graph.h"
 #include "src/graph/matching_table.h"
+#include "src/report/memory.h"
 
 namespace prism::cli {
 namespace {
@@ -47,7 +52,7 @@ class CheckVerb final : public Verb {
     int program_code = kExitOk;
     if (!invocation.command.empty()) {
       PRISM_ASSIGN_OR_RETURN(const CaptureOptions options, flags_.Options());
-      PRISM_ASSIGN_OR_RETURN(const CaptureResult result, RunCapture(options, invocation));
+      PRISM_ASSIGN_OR_RETURN(const CaptureResult result, CaptureProgram(options, invocation));
       directory = result.job;
       program_code = result.exit_code;
     }
@@ -61,26 +66,8 @@ class CheckVerb final : public Verb {
     found["findings"] = Json::array();
     // A job that failed has torn traces; its diagnosis says more than they.
     const bool whole = job.state() == JobDirectory::State::kComplete;
-    const auto graph = graph::LoadJob(directory, {.allow_incomplete = !whole});
-    if (graph.ok()) {
-      found["world"] = graph->world;
-      found["ranks"] = graph->ranks.size();
-      found["warnings"] = graph->warnings;
-      if (whole) {
-        for (const graph::Finding& finding : graph::CheckStructure(*graph))
-          found["findings"].push_back(finding.text);
-        const auto matching = job.Read("matching.json");
-        if (matching.ok()) {
-          for (const graph::Finding& finding : graph::CompareWithMatching(*graph, *matching))
-            found["findings"].push_back(finding.text);
-        } else {
-          found["findings"].push_back(std::string(matching.status().message()));
-        }
-      }
-    } else {
-      found["traces"] = std::string(graph.status().message());
-    }
-    const bool sound = whole && graph.ok() && found["findings"].empty();
+    const bool readable = CheckTraces(job, whole, &found);
+    const bool sound = whole && readable && found["findings"].empty();
     found["sound"] = sound;
     if (invocation.json) {
       PrintJson("prism.check", 1, found);
@@ -91,6 +78,90 @@ class CheckVerb final : public Verb {
   }
 
  private:
+  // Of every program that the command ran. False: some trace cannot be read.
+  static bool CheckTraces(const JobDirectory& job, bool whole, Json* found) {
+    std::vector<graph::Graph> graphs;
+    uint32_t launches = 1;
+    for (uint32_t launch = 1; launch <= launches; ++launch) {
+      auto graph = graph::LoadJob(job.path(), {.allow_incomplete = !whole, .launch = launch});
+      if (!graph.ok()) {
+        (*found)["traces"] = std::string(graph.status().message());
+        return false;
+      }
+      launches = graph->launches;
+      graphs.push_back(*std::move(graph));
+    }
+    (*found)["world"] = graphs.back().world;
+    (*found)["ranks"] = graphs.back().ranks.size();
+    (*found)["launches"] = launches;
+    (*found)["warnings"] = Json::array();
+    for (const graph::Graph& graph : graphs) {
+      for (const std::string& warning : graph.warnings) (*found)["warnings"].push_back(warning);
+    }
+    if (!whole) return true;
+    // Ranks of a recorded job match their calls among themselves: nobody else counted them.
+    const std::string mode = job.info().value("mode", "");
+    const bool counted = mode != "record" && mode != "calibrate";
+    const auto matching = job.Read("matching.json");
+    if (counted && !matching.ok())
+      (*found)["findings"].push_back(std::string(matching.status().message()));
+    for (const graph::Graph& graph : graphs) {
+      const std::string prefix =
+          launches == 1 ? std::string() : fmt::format("program {}: ", graph.launch);
+      std::vector<graph::Finding> findings = graph::CheckStructure(graph);
+      if (matching.ok()) {
+        for (graph::Finding& finding :
+             graph::CompareWithMatching(graph, MatchingOf(graph, graphs, *matching)))
+          findings.push_back(std::move(finding));
+      }
+      for (const graph::Finding& finding : findings)
+        (*found)["findings"].push_back(prefix + finding.text);
+    }
+    const Json& info = job.info();
+    if (launches == 1 && info.contains("world") && info["world"] != graphs[0].world) {
+      (*found)["findings"].push_back(fmt::format("job.json says {} ranks, the traces are of {}",
+                                                 info["world"].dump(), graphs[0].world));
+    }
+    CheckMemory(job.path(), graphs.back(), found);
+    return true;
+  }
+
+  // Ranks whose figures are damaged, or are not there although others' are. Where nobody's are,
+  // prism did not start the ranks.
+  static void CheckMemory(const std::string& directory, const graph::Graph& graph, Json* found) {
+    const std::vector<report::RankMemory> memory =
+        report::ReadMemory(directory, graph.world, &graph, /*context_bytes=*/0);
+    const bool any_known =
+        std::any_of(memory.begin(), memory.end(), [](const auto& m) { return m.known; });
+    for (const report::RankMemory& m : memory) {
+      if (m.damaged || (any_known && !m.known))
+        (*found)["findings"].push_back(fmt::format("rank {}: {}", m.rank, m.unknown_because));
+    }
+  }
+
+  // The coordinator's table without the communicators of other programs than `graph`'s.
+  static Json MatchingOf(const graph::Graph& graph, const std::vector<graph::Graph>& all,
+                         const Json& table) {
+    std::set<uint64_t> others;
+    for (const graph::Graph& other : all) {
+      if (&other == &graph) continue;
+      for (const graph::Communicator& comm : other.communicators) others.insert(comm.number);
+    }
+    Json own = table;
+    if (others.empty() || !own.is_object() || !own.contains("communicators") ||
+        !own["communicators"].is_array()) {
+      return own;
+    }
+    own["communicators"] = Json::array();
+    for (const Json& entry : table["communicators"]) {
+      const bool known = entry.is_object() && entry.contains("number") &&
+                         entry["number"].is_number_unsigned() &&
+                         others.count(entry["number"].get<uint64_t>()) != 0;
+      if (!known) own["communicators"].push_back(entry);
+    }
+    return own;
+  }
+
   static void Print(const Json& found) {
     fmt::print(
         "{}: {}{}\n", found["job"].get<std::string>(),
@@ -114,8 +185,11 @@ class CheckVerb final : public Verb {
       fmt::print("  warning: {}\n", warning.get<std::string>());
     for (const Json& finding : found["findings"]) fmt::print("  {}\n", finding.get<std::string>());
     if (found["sound"].get<bool>()) {
-      fmt::print("  {} ranks; every communication is answered, and no two contradict each other\n",
-                 found.value("ranks", 0u));
+      const uint32_t ranks = found.value("ranks", 0u), launches = found.value("launches", 1u);
+      fmt::print(
+          "  {}{} rank{}; every communication is answered, and no two contradict each other\n",
+          launches == 1 ? "" : fmt::format("{} programs, the last of ", launches), ranks,
+          ranks == 1 ? "" : "s");
     }
   }
 

@@ -1,5 +1,4 @@
 // prism doctor: what is installed here, and what prism can do with it.
-#include <dirent.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -8,11 +7,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <set>
 
 #include "fmt/format.h"
 #include "src/base/version.h"
 #include "src/cli/installation.h"
 #include "src/cli/launch_command.h"
+#include "src/cli/runtime_folder.h"
 #include "src/cli/verbs.h"
 #include "src/coordinator/server.h"
 #include "src/trace/format.h"
@@ -138,21 +139,29 @@ class DoctorVerb final : public Verb {
         gpus == 0 ? "none: --device host only" : fmt::format("{}", gpus));
   }
 
-  // Folders and memory of a prism that was killed: named, not removed, since another may be at
-  // work.
+  // A prism that was killed leaves its folder and the memory of its ranks; the next one removes
+  // them.
   void LookForLeftovers() {
-    std::error_code error;
-    std::string left;
-    const char* base = std::getenv("TMPDIR");
-    for (const auto& entry : fs::directory_iterator(base == nullptr ? "/tmp" : base, error)) {
-      const std::string name = entry.path().filename().string();
-      if (name.rfind("prism-", 0) == 0 && fs::is_socket(entry.path() / "socket", error))
-        left += " " + entry.path().string();
+    std::string running, left;
+    std::set<std::string> shared_memory;
+    for (const RuntimeFolder::Found& found : RuntimeFolder::FindAll()) {
+      if (!found.stale) {
+        running += fmt::format("{}process {}", running.empty() ? "" : ", ", found.pid);
+        continue;
+      }
+      left += (left.empty() ? "" : " ") + found.path;
+      for (const std::string& file : LeftSharedMemory(fs::path(found.path).filename().string()))
+        shared_memory.insert(file);
     }
+    if (!running.empty()) Add("running", Finding::Level::kOk, running);
     if (!left.empty()) {
-      Add("sockets", Finding::Level::kNote,
-          "of a running prism, or left by one that was killed:" + left,
-          "remove them when no prism runs");
+      Add("left behind", Finding::Level::kNote,
+          fmt::format("by prisms that were killed: {}{}", left,
+                      shared_memory.empty()
+                          ? ""
+                          : fmt::format(", and {} file{} in /dev/shm", shared_memory.size(),
+                                        shared_memory.size() == 1 ? "" : "s")),
+          "the next capture removes them");
     }
   }
 
@@ -192,7 +201,7 @@ class DoctorVerb final : public Verb {
     }
     for (const auto& [device, name] :
          {std::pair{Device::kHost, "--device host"}, std::pair{Device::kCuda, "--device cuda"}}) {
-      const auto cuda = FindCuda(device, *installation, python);
+      const auto cuda = FindCuda(device, installation->hostcuda, python);
       Add(name, cuda.ok() ? Finding::Level::kOk : Finding::Level::kNote,
           cuda.ok() ? cuda->where : std::string(cuda.status().message()), HintOf(cuda.status()));
     }

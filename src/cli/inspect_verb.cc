@@ -7,9 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "src/base/job_directory.h"
 #include "src/cli/verbs.h"
 #include "src/graph/check.h"
 #include "src/graph/graph.h"
+#include "src/graph/kernel_key.h"
 #include "src/trace/reader.h"
 
 namespace prism::cli {
@@ -81,6 +84,8 @@ std::string Describe(const Reader& r, const Node& n) {
       return fmt::format("node {} of sequence {}", n.b, n.a);
     case NodeKind::kSync:
       switch (static_cast<trace::SyncKind>(n.detail)) {
+        case trace::SyncKind::kHandoff:
+          return fmt::format("thread {} up to node {}", n.a, n.b);
         case trace::SyncKind::kEvent:
         case trace::SyncKind::kQueryTrue:
           return fmt::format("event {} version {}", n.a, n.b);
@@ -94,6 +99,38 @@ std::string Describe(const Reader& r, const Node& n) {
     default:
       return "";
   }
+}
+
+// Launches that are distinct, with their keys and how often each was made.
+struct KernelRow {
+  graph::Kernel kernel;
+  uint64_t launches = 0;
+};
+std::vector<KernelRow> KernelsOf(const Reader& r) {
+  std::vector<KernelRow> rows;
+  for (const trace::KernelRecord& k : r.kernels()) {
+    rows.push_back({{std::string(r.string(k.name)),
+                     k.kind,
+                     {k.grid[0], k.grid[1], k.grid[2]},
+                     {k.block[0], k.block[1], k.block[2]},
+                     k.shared_bytes,
+                     k.bytes,
+                     k.parameters},
+                    0});
+  }
+  for (uint32_t s = 0; s < r.sequences().size(); ++s) {
+    for (const Node& n : r.nodes(s)) {
+      if (n.kind != NodeKind::kSpan) continue;
+      for (const uint32_t k : r.span(n.a).kernels) ++rows[k].launches;
+    }
+  }
+  return rows;
+}
+
+std::string ParametersText(uint32_t parameters) {
+  if (parameters == trace::kParametersUnknown) return "-";
+  if (parameters == trace::kParametersVary) return "vary";
+  return fmt::format("{:08x}", parameters);
 }
 
 nlohmann::ordered_json FileJson(const Reader& r) {
@@ -183,11 +220,19 @@ class InspectVerb final : public Verb {
   void AddOptions(CLI::App& app) override {
     app.add_option("PATH", path_, "trace file or job directory")->required();
     app.add_flag("--nodes", nodes_, "print every node");
+    app.add_flag("--kernels", kernels_,
+                 "print every distinct launch with its key; of a trace file");
   }
 
   absl::StatusOr<int> Run(const Invocation& invocation) override {
     std::error_code error;
-    return fs::is_directory(path_, error) ? RunJob(invocation) : RunFile(invocation);
+    if (fs::is_directory(path_, error)) return RunJob(invocation);
+    const char* const hint = "PATH is a job directory or one of its trace/rank-*.prt files";
+    if (!fs::exists(path_, error))
+      return WithHint(absl::NotFoundError(path_ + ": No such file or directory"), hint);
+    absl::StatusOr<int> code = RunFile(invocation);
+    if (code.ok() || fs::path(path_).extension() == ".prt") return code;
+    return WithHint(code.status(), hint);
   }
 
  private:
@@ -196,6 +241,18 @@ class InspectVerb final : public Verb {
     if (invocation.json) {
       nlohmann::ordered_json j = FileJson(reader);
       if (nodes_) {
+        for (const trace::CallRecord& c : reader.calls()) {
+          j["calls"].push_back(
+              {{"communicator", c.comm},
+               {"operation", std::string(graph::CommOpName(static_cast<trace::CommOp>(c.op)))},
+               {"type", c.dtype},
+               {"reduction", c.reduction},
+               {"peer", c.peer},
+               {"count", c.count},
+               {"bytes", c.bytes},
+               {"group", c.group},
+               {"call_site", std::string(reader.string(c.call_site))}});
+        }
         for (uint32_t s = 0; s < reader.sequences().size(); ++s) {
           for (const Node& n : reader.nodes(s)) {
             j["sequences"][s]["list"].push_back(
@@ -203,9 +260,27 @@ class InspectVerb final : public Verb {
           }
         }
       }
+      for (const KernelRow& row : kernels_ ? KernelsOf(reader) : std::vector<KernelRow>()) {
+        const graph::Kernel& k = row.kernel;
+        j["kernels"].push_back({{"key", fmt::format("{:016x}", graph::KernelKey(k))},
+                                {"name", graph::NormalizedKernelName(k.name)},
+                                {"grid", k.grid},
+                                {"block", k.block},
+                                {"shared_bytes", k.shared_bytes},
+                                {"bytes", k.bytes},
+                                {"parameters", ParametersText(k.parameters)},
+                                {"launches", row.launches}});
+      }
       PrintJson("prism.inspect", 1, j);
     } else {
       PrintFile(reader, nodes_);
+      for (const KernelRow& row : kernels_ ? KernelsOf(reader) : std::vector<KernelRow>()) {
+        const graph::Kernel& k = row.kernel;
+        fmt::print("  {:016x} {:>8} launches, grid {}, block {}, shared {}, parameters {}: {}\n",
+                   graph::KernelKey(k), row.launches, fmt::join(k.grid, "x"),
+                   fmt::join(k.block, "x"), k.shared_bytes, ParametersText(k.parameters),
+                   graph::NormalizedKernelName(k.name));
+      }
     }
     return kExitOk;
   }
@@ -224,6 +299,15 @@ class InspectVerb final : public Verb {
     std::sort(paths.begin(), paths.end());
     nlohmann::ordered_json job;
     job["path"] = path_;
+    // Traces may be kept without their job.json.
+    std::string job_state;
+    if (const auto opened = JobDirectory::Open(path_); opened.ok()) {
+      job["state"] = job_state = StateName(opened->state());
+      job["reason"] = opened->reason();
+    } else if (opened.status().code() != absl::StatusCode::kNotFound) {
+      job["state"] = job_state = "unknown";
+      job["reason"] = std::string(opened.status().message());
+    }
     uint64_t bytes = 0, nodes = 0;
     std::map<std::string, uint64_t> states;
     std::vector<std::string> lines;
@@ -254,23 +338,33 @@ class InspectVerb final : public Verb {
       std::string text;
       for (const auto& [state, count] : states)
         text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, state);
+      if (!job_state.empty()) {
+        const std::string reason = job["reason"].get<std::string>();
+        fmt::print("{}: {}{}\n", path_, job_state, reason.empty() ? "" : ": " + reason);
+      }
       fmt::print("{}: {} traces ({}), {} nodes, {} bytes\n", path_, paths.size(), text, nodes,
                  bytes);
       for (const std::string& line : lines) fmt::print("  {}\n", line);
     }
     if (const auto graph = graph::LoadJob(path_, {.allow_incomplete = true}); graph.ok()) {
       job["world"] = graph->world;
+      job["launches"] = graph->launches;
+      if (!invocation.json && graph->launches > 1)
+        fmt::print("  {} programs, one after the other; of the last:\n", graph->launches);
       job["programs"] = graph->programs.size();
       job["communicators"] = graph->communicators.size();
       job["warnings"] = graph->warnings;
       const std::vector<graph::Finding> findings = graph::CheckStructure(*graph);
       for (const graph::Finding& f : findings) job["findings"].push_back(f.text);
       if (!invocation.json) {
-        fmt::print("  {} of {} ranks in {} distinct roles, {} communicators\n", graph->ranks.size(),
-                   graph->world, graph->programs.size(), graph->communicators.size());
+        fmt::print("  {} of {} ranks in {} distinct role{}\n", graph->ranks.size(), graph->world,
+                   graph->programs.size(), graph->programs.size() == 1 ? "" : "s");
         std::map<uint32_t, size_t> sizes;
         for (const graph::Communicator& c : graph->communicators) ++sizes[c.size()];
-        for (const auto& [size, count] : sizes) fmt::print("    {} of {} ranks\n", count, size);
+        for (const auto& [size, count] : sizes) {
+          fmt::print("    {} communicator{} of {} rank{}\n", count, count == 1 ? "" : "s", size,
+                     size == 1 ? "" : "s");
+        }
         for (const std::string& warning : graph->warnings) fmt::print("  warning: {}\n", warning);
         for (const graph::Finding& f : findings) fmt::print("  problem: {}\n", f.text);
       }
@@ -284,6 +378,7 @@ class InspectVerb final : public Verb {
 
   std::string path_;
   bool nodes_ = false;
+  bool kernels_ = false;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "fmt/format.h"
+#include "src/wire/protocol.h"
 
 namespace prism::cli {
 namespace {
@@ -30,7 +31,23 @@ std::string FirstFile(const std::vector<std::string>& candidates) {
   return "";
 }
 
+// Path of a library where the loader finds it; "" when it does not.
+std::string LoadedFrom(const char* name) {
+  std::string path;
+  if (void* handle = dlopen(name, RTLD_LAZY | RTLD_LOCAL)) {
+    link_map* map = nullptr;
+    if (dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0) path = map->l_name;
+    dlclose(handle);
+  }
+  return path;
+}
+
 }  // namespace
+
+std::string HostcudaFolder(const std::string& program) {
+  const fs::path bin = fs::path(program).parent_path();
+  return FirstFolderWith({bin / "../hostcuda/lib", bin / "../lib/hostcuda"}, "libcuda.so.1");
+}
 
 absl::StatusOr<Installation> FindInstallation(const std::string& program) {
   Installation installation;
@@ -44,8 +61,7 @@ absl::StatusOr<Installation> FindInstallation(const std::string& program) {
                         {bin / "../share/prism/python/prism", bin / "../../../python/prism"});
   installation.shims = FirstFolderWith(shim_folders, "libcuda.so.1");
   installation.python = FirstFolderWith(python_folders, "zygote.py");
-  installation.hostcuda =
-      FirstFolderWith({bin / "../hostcuda/lib", bin / "../lib/hostcuda"}, "libcuda.so.1");
+  installation.hostcuda = HostcudaFolder(program);
   if (installation.python.empty()) {
     return WithHint(
         absl::NotFoundError(fmt::format("prism's Python part is not beside {}", program)),
@@ -80,7 +96,7 @@ std::vector<std::string> SitePackages(const std::string& python) {
   return folders;
 }
 
-absl::StatusOr<CudaLibraries> FindCuda(Device device, const Installation& installation,
+absl::StatusOr<CudaLibraries> FindCuda(Device device, const std::string& hostcuda,
                                        const std::string& python) {
   CudaLibraries libraries;
   std::vector<std::string> packages =
@@ -95,7 +111,7 @@ absl::StatusOr<CudaLibraries> FindCuda(Device device, const Installation& instal
   libraries.nccl = FirstFile(in_packages("nccl", "libnccl.so.2"));
   if (device == Device::kHost) {
     std::vector<std::string> drivers = in_packages("cu13", "libcuda.so.1");
-    if (!installation.hostcuda.empty()) drivers.push_back(installation.hostcuda + "/libcuda.so.1");
+    if (!hostcuda.empty()) drivers.push_back(hostcuda + "/libcuda.so.1");
     libraries.driver = FirstFile(drivers);
     if (libraries.driver.empty()) {
       return WithHint(
@@ -106,27 +122,57 @@ absl::StatusOr<CudaLibraries> FindCuda(Device device, const Installation& instal
     const std::string folder = fs::path(libraries.driver).parent_path().string();
     libraries.nvml = FirstFile({folder + "/libnvidia-ml.so.1"});
     if (libraries.runtime.empty()) libraries.runtime = FirstFile({folder + "/libcudart.so.13"});
+    if (libraries.nccl.empty() && !hostcuda.empty())
+      libraries.nccl = FirstFile({hostcuda + "/libnccl.so.2"});
+    libraries.search = hostcuda;
     libraries.where = "hostcuda in " + folder;
     return libraries;
   }
   // The real driver: where the loader finds it, which a stand-in beside torch does not change.
-  if (void* handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL)) {
-    link_map* map = nullptr;
-    if (dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0) libraries.driver = map->l_name;
-    dlclose(handle);
-  }
+  libraries.driver = LoadedFrom("libcuda.so.1");
   if (libraries.driver.empty()) {
     return WithHint(
         absl::NotFoundError("--device cuda: this machine has no CUDA driver (libcuda.so.1)"),
         "--device host needs no GPU");
   }
-  if (void* handle = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL)) {
-    link_map* map = nullptr;
-    if (dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0) libraries.nvml = map->l_name;
-    dlclose(handle);
-  }
+  libraries.nvml = LoadedFrom("libnvidia-ml.so.1");
+  if (libraries.nccl.empty()) libraries.nccl = LoadedFrom("libnccl.so.2");
   libraries.where = "CUDA driver " + libraries.driver;
   return libraries;
+}
+
+absl::Status CheckNoStandIns(const std::string& python) {
+  if (python.empty()) return absl::OkStatus();
+  for (const std::string& packages : SitePackages(python)) {
+    const std::string driver = packages + "/nvidia/cu13/lib/libcuda.so.1";
+    if (std::error_code error; !fs::exists(driver, error)) continue;
+    return WithHint(
+        absl::FailedPreconditionError(fmt::format(
+            "--device cuda: hostcuda is installed in the environment of {}: {}", python, driver)),
+        "use an environment with NVIDIA's libraries, or --device host");
+  }
+  return absl::OkStatus();
+}
+
+std::map<std::string, std::string> ShimEnvironment(const Installation& installation,
+                                                   const CudaLibraries& cuda) {
+  const auto before_theirs = [](std::string own, const char* variable) {
+    const char* theirs = std::getenv(variable);
+    if (theirs != nullptr && *theirs != '\0') own += std::string(own.empty() ? "" : ":") + theirs;
+    return own;
+  };
+  std::string preload;
+  for (const std::string& library : installation.preload)
+    preload += (preload.empty() ? "" : ":") + library;
+  std::map<std::string, std::string> environment = {
+      {wire::kEnvRealDriver, cuda.driver},
+      {wire::kEnvRealRuntime, cuda.runtime},
+      {wire::kEnvRealNvml, cuda.nvml},
+      {wire::kEnvRealNccl, cuda.nccl},
+      {"LD_PRELOAD", before_theirs(preload, "LD_PRELOAD")}};
+  if (!cuda.search.empty())
+    environment["LD_LIBRARY_PATH"] = before_theirs(cuda.search, "LD_LIBRARY_PATH");
+  return environment;
 }
 
 }  // namespace prism::cli

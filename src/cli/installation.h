@@ -4,10 +4,11 @@
 // (prefix/bin/prism). Looks at the file system; owns nothing.
 //
 //   PRISM_ASSIGN_OR_RETURN(Installation own, FindInstallation(invocation.program));
-//   PRISM_ASSIGN_OR_RETURN(CudaLibraries cuda, FindCuda(Device::kHost, own, python));
+//   PRISM_ASSIGN_OR_RETURN(CudaLibraries cuda, FindCuda(Device::kHost, own.hostcuda, python));
 #ifndef PRISM_CLI_INSTALLATION_H_
 #define PRISM_CLI_INSTALLATION_H_
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -26,19 +27,36 @@ struct Installation {
 /// PRISM_SHIM_DIR and PRISM_PYTHON_DIR win over what is beside the executable.
 absl::StatusOr<Installation> FindInstallation(const std::string& program);
 
+/// Folder of hostcuda's libraries beside the executable; "" when they are not there.
+std::string HostcudaFolder(const std::string& program);
+
 enum class Device { kHost, kCuda };
 
-/// What the shims forward to; absolute paths. `nvml` may be empty.
+/// What the shims forward to; absolute paths. All but `driver` may be empty.
 struct CudaLibraries {
   std::string driver, runtime, nvml, nccl;
-  std::string where;  // for people: "hostcuda in /x/site-packages/nvidia/cu13/lib"
+  std::string search;  // folder of stand-ins, for programs that find CUDA by the loader's path; ""
+                       // where the real ones are to be found
+  std::string where;   // for people: "hostcuda in /x/site-packages/nvidia/cu13/lib"
 };
 
 /// Folders site-packages of the environment of an interpreter.
 std::vector<std::string> SitePackages(const std::string& python);
 
-absl::StatusOr<CudaLibraries> FindCuda(Device device, const Installation& installation,
+/// `hostcuda`: HostcudaFolder(), where the environment of `python` has none; either may be "".
+absl::StatusOr<CudaLibraries> FindCuda(Device device, const std::string& hostcuda,
                                        const std::string& python);
+
+/// Fails where the environment of an interpreter has hostcuda's libraries: real kernels and
+/// stand-ins do not mix. A program that loads hostcuda's runtime, BLAS and NCCL does not run on a
+/// GPU, whatever driver there is.
+absl::Status CheckNoStandIns(const std::string& python);
+
+/// Environment of a program that the shims are preloaded into: LD_PRELOAD, before what the user
+/// preloads, and where everything real is. With stand-ins LD_LIBRARY_PATH, too: a compiled program
+/// would otherwise find an installed toolkit's CUDA runtime, which works on a real driver only.
+std::map<std::string, std::string> ShimEnvironment(const Installation& installation,
+                                                   const CudaLibraries& cuda);
 
 }  // namespace prism::cli
 

@@ -75,13 +75,15 @@ absl::StatusOr<LaunchCommand> ParseLaunchCommand(const std::vector<std::string>&
     struct stat status {};
     const bool exists =
         command[0].find('/') != std::string::npos && stat(command[0].c_str(), &status) == 0;
-    const bool is_script =
-        command[0].size() > 3 && command[0].substr(command[0].size() - 3) == ".py";
+    const std::string extension = fs::path(command[0]).extension().string();
+    const char* interpreter = extension == ".py" ? "python" : extension == ".sh" ? "bash" : nullptr;
     return WithHint(
         absl::NotFoundError(exists ? fmt::format("'{}' is not executable", command[0])
                                    : fmt::format("there is no program '{}'", command[0])),
-        is_script ? fmt::format("run it with its interpreter: -- python {}", command[0])
-                  : "is the environment active in which it is installed?");
+        interpreter != nullptr
+            ? fmt::format("run it with its interpreter: -- {} {}", interpreter, command[0])
+        : exists ? fmt::format("chmod +x {}", command[0])
+                 : "is the environment active in which it is installed?");
   }
   const std::string name = fs::path(program).filename().string();
   if (name == "torchrun") {

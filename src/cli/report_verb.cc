@@ -31,7 +31,7 @@ class ReportVerb final : public Verb {
     } else {
       fmt::print("{}", report.Text());
     }
-    return kExitOk;
+    return report.prediction.has_value() || report.nothing_to_predict ? kExitOk : kExitUser;
   }
 
  private:

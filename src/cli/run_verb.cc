@@ -2,8 +2,9 @@
 #include "fmt/format.h"
 #include "src/base/log.h"
 #include "src/cli/capture_options.h"
-#include "src/cli/capture_session.h"
 #include "src/cli/command_line.h"
+#include "src/cli/program_output.h"
+#include "src/cli/report_flags.h"
 #include "src/cli/verbs.h"
 #include "src/report/report.h"
 
@@ -20,11 +21,15 @@ class RunVerb final : public Verb {
     return "  prism run --target h200x8:2 -- torchrun --nnodes 2 --nproc-per-node 8 train.py\n";
   }
   bool takes_command() const override { return true; }
-  void AddOptions(CLI::App& app) override { flags_.AddTo(app); }
+  void AddOptions(CLI::App& app) override {
+    flags_.AddTo(app);
+    AddNetworkFlag(app, &network_);
+  }
 
   absl::StatusOr<int> Run(const Invocation& invocation) override {
     PRISM_ASSIGN_OR_RETURN(const CaptureOptions options, flags_.Options());
-    PRISM_ASSIGN_OR_RETURN(const CaptureResult result, RunCapture(options, invocation));
+    PRISM_ASSIGN_OR_RETURN(const auto network, LoadNetwork(network_));
+    PRISM_ASSIGN_OR_RETURN(const CaptureResult result, CaptureProgram(options, invocation));
     if (!result.reason.empty()) {
       if (invocation.json) PrintJson("prism.capture", 1, result.Json());
       const std::string why = result.diagnosis.has_value() ? "" : ": " + result.reason;
@@ -35,21 +40,27 @@ class RunVerb final : public Verb {
     spdlog::info("captured {} rank{}, {} communications, in {:.1f} s: {}", result.world,
                  result.world == 1 ? "" : "s", result.operations, result.seconds, result.job);
     // A prediction or report that fails is prism's failure; the program itself ended well. The
-    // report shows the prediction, so `simulate` only leaves its files here.
+    // report shows the prediction, or why there is none; `simulate` only leaves its files here.
     const auto simulated = report::Simulate(
-        result.job, {.timeline_path = result.job + "/" + std::string(report::kTimelineName)});
-    if (!simulated.ok()) {
+        result.job, {.network = network,
+                     .timeline_path = result.job + "/" + std::string(report::kTimelineName)});
+    if (!simulated.ok())
       spdlog::warn("no prediction: {}", std::string(simulated.status().message()));
-    }
     // With --json stdout carries one object: the report's.
     std::vector<std::string> arguments{invocation.program, "report", result.job};
+    if (!network_.empty()) arguments.insert(arguments.end(), {"--network", network_});
     if (invocation.json) arguments.emplace_back("--json");
     if (RunCommandLine(AllVerbs(), arguments) != kExitOk) return kExitOwnFailure;
+    // That there is nothing to predict is said above and no failure; a file that is not written is.
+    const bool unwritten =
+        !simulated.ok() && simulated.status().code() != absl::StatusCode::kFailedPrecondition;
+    if (unwritten) return kExitOwnFailure;
     return result.exit_code;
   }
 
  private:
   CaptureFlags flags_;
+  std::string network_;
 };
 
 }  // namespace

@@ -1,5 +1,12 @@
 // prism simulate: predicts the step time of a captured job, writes simulate.json and a timeline.
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "fmt/format.h"
+#include "src/base/duration.h"
 #include "src/cli/report_flags.h"
 #include "src/cli/verbs.h"
 #include "src/report/report.h"
@@ -7,23 +14,59 @@
 namespace prism::cli {
 namespace {
 
+// "1:5ms"
+absl::StatusOr<report::StepDelay> ParseDelay(const std::string& text) {
+  const size_t colon = text.find(':');
+  report::StepDelay delay{};
+  const char* const end = text.data() + std::min(colon, text.size());
+  const auto [stop, error] = std::from_chars(text.data(), end, delay.rank);
+  if (colon == std::string::npos || error != std::errc() || stop != end) {
+    return WithHint(absl::InvalidArgumentError(fmt::format("--delay {} is no RANK:TIME", text)),
+                    "--delay 1:5ms");
+  }
+  PRISM_ASSIGN_OR_RETURN(delay.ns, ParseDuration(text.substr(colon + 1)));
+  return delay;
+}
+
 class SimulateVerb final : public Verb {
  public:
   const char* name() const override { return "simulate"; }
   const char* summary() const override { return "Predict the step time of a captured job"; }
   const char* examples() const override {
     return "prism simulate job\nprism simulate job --target b200x8:4\nprism simulate job --jitter "
-           "0.02 --draws 100 --json";
+           "0.02 --draws 100 --json\nprism simulate job --samples odd --delay 1:5ms";
   }
   void AddOptions(CLI::App& app) override {
     flags_.AddTo(app);
     app.add_option("--timeline", timeline_,
                    "Perfetto file to write, or none; DIR/timeline.pftrace.gz by default")
         ->type_name("FILE");
+    app.add_option("--samples", samples_,
+                   "Which measurements of a recorded job stand for a step's: own (each step's); "
+                   "medians over odd, even or all training steps, counted from 0, without the "
+                   "first two; odd-steps or even-steps: what the nearest such step has")
+        ->type_name("WHICH")
+        ->capture_default_str();
+    app.add_option("--delay", delays_,
+                   "What if: TIME more of host time on RANK at the beginning of every training "
+                   "step (1:5ms); may be repeated")
+        ->type_name("RANK:TIME")
+        ->expected(1)
+        ->take_all();
   }
 
   absl::StatusOr<int> Run(const Invocation& invocation) override {
     PRISM_ASSIGN_OR_RETURN(report::ReportOptions options, flags_.Options());
+    const std::optional<graph::Samples> samples = graph::SamplesOf(samples_);
+    if (!samples.has_value()) {
+      return WithHint(absl::InvalidArgumentError(fmt::format("--samples {} is unknown", samples_)),
+                      "own, odd, even, all, odd-steps or even-steps");
+    }
+    options.samples = *samples;
+    for (const std::string& text : delays_) {
+      PRISM_ASSIGN_OR_RETURN(const report::StepDelay delay, ParseDelay(text));
+      options.delays.push_back(delay);
+    }
     if (timeline_ != "none") {
       options.timeline_path = timeline_.empty()
                                   ? flags_.directory() + "/" + std::string(report::kTimelineName)
@@ -44,6 +87,8 @@ class SimulateVerb final : public Verb {
  private:
   ReportFlags flags_;
   std::string timeline_;
+  std::string samples_ = "own";
+  std::vector<std::string> delays_;
 };
 
 }  // namespace

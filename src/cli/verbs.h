@@ -11,6 +11,10 @@ namespace prism::cli {
 
 std::unique_ptr<Verb> MakeRunVerb();
 std::unique_ptr<Verb> MakeCaptureVerb();
+std::unique_ptr<Verb> MakeRecordVerb();
+std::unique_ptr<Verb> MakeCalibrateVerb();
+std::unique_ptr<Verb> MakeEmulateVerb();
+std::unique_ptr<Verb> MakeNetprofileVerb();
 std::unique_ptr<Verb> MakeCheckVerb();
 std::unique_ptr<Verb> MakeSimulateVerb();
 std::unique_ptr<Verb> MakeReportVerb();

@@ -1,5 +1,7 @@
 #include "src/coordinator/coordinator.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -49,6 +51,16 @@ bool MustCome(const Wait& wait, size_t absent_members) {
   return listed <= absent_members;
 }
 
+std::set<uint32_t> WaitingIn(const std::vector<Wait>& waits) {
+  std::set<uint32_t> waiting;
+  for (const Wait& wait : waits) {
+    for (const Wait::Member& member : wait.members) {
+      if (member.waiting) waiting.insert(member.rank);
+    }
+  }
+  return waiting;
+}
+
 std::string Elements(uint64_t count) {
   return fmt::format("{} element{}", count, count == 1 ? "" : "s");
 }
@@ -75,7 +87,11 @@ struct Coordinator::Post {
   std::vector<std::pair<uint32_t, uint64_t>> places;  // per record: member, call number
   size_t remaining = 0;
   bool due = false;
-  int64_t due_ns = 0;
+  int64_t due_ns = 0, arrived_ns = 0;  // the same, on the peers' clock
+  bool paced = false;                  // wire::kPostPaced
+  uint32_t met_word = 0;
+  int64_t met_ns = 0;
+  int64_t end_ns = 0;  // emulation: of what has met
 };
 
 struct Coordinator::OpRef {
@@ -126,6 +142,7 @@ struct Coordinator::Totals {
 struct Coordinator::Communicator {
   uint32_t number = 0;
   uint32_t parent = 0;
+  uint32_t played = 0;  // emulation: what VirtualPeers calls it
   std::string origin;
   std::vector<Joiner> members;
   std::vector<uint64_t> calls;  // per member: collectives so far
@@ -144,8 +161,16 @@ struct Coordinator::Communicator {
   }
 };
 
-Coordinator::Coordinator(JobRules rules, Outbox* outbox)
-    : rules_(std::move(rules)), outbox_(outbox) {}
+// What real ranks are is known by their sockets; virtual ones have numbers of their own.
+constexpr ClientId kFirstVirtual = ClientId{1} << 63;
+
+Coordinator::Coordinator(JobRules rules, Outbox* outbox, VirtualPeers* peers, JobClock* clock,
+                         ReceivedWriter* received)
+    : rules_(std::move(rules)),
+      outbox_(outbox),
+      peers_(peers),
+      clock_(clock),
+      received_(received) {}
 Coordinator::~Coordinator() = default;
 
 template <typename T>
@@ -209,6 +234,9 @@ absl::Status Coordinator::OnHello(ClientId id, const wire::Hello& hello,
   welcome.device_memory_bytes = rules_.device_memory_bytes;
   welcome.context_bytes = rules_.context_bytes;
   welcome.exact_payload_bytes = rules_.exact_payload_bytes;
+  welcome.flags = rules_.welcome_flags;
+  welcome.clock_number = rules_.clock_number;
+  welcome.call_ns = rules_.call_ns;
   CopyText(welcome.device_name, rules_.device_name);
   if (!rules_.trace_directory.empty()) {
     // A script may run several programs as the same rank, one after the other: each has its own
@@ -222,6 +250,7 @@ absl::Status Coordinator::OnHello(ClientId id, const wire::Hello& hello,
                       path.size(), sizeof welcome.trace_path - 1));
     }
     CopyText(welcome.trace_path, path);
+    traces_[path] = hello.rank;
   }
   clients_[id] = std::move(client);
   outbox_->Send(id, &welcome.header);
@@ -233,6 +262,7 @@ absl::Status Coordinator::OnPacket(ClientId id, std::string_view bytes, int64_t 
   const auto found = clients_.find(id);
   if (found == clients_.end()) return absl::InvalidArgumentError("a packet before Hello");
   Client& client = *found->second;
+  if (client.gone) return absl::OkStatus();  // released
   const auto* header = As<wire::Header>(bytes);
   absl::Status status = absl::InvalidArgumentError("a packet of unknown type or wrong length");
   if (header != nullptr && header->bytes == bytes.size()) {
@@ -307,6 +337,12 @@ absl::Status Coordinator::OnCommCreate(Client& client, const wire::CommCreate& p
     return absl::InvalidArgumentError(
         fmt::format("ncclCommInitRank: rank {} of {}", packet.rank, packet.size));
   }
+  if (peers_ != nullptr) {
+    return JoinVirtual(client,
+                       {client.id, packet.header.request, client.rank, packet.device,
+                        packet.call_site, now_ns, 0, 0, true},
+                       packet.size, packet.rank, 0, "ncclCommInitRank");
+  }
   auto& pending = pending_comms_[id];
   if (pending == nullptr) {
     pending = std::make_unique<PendingComm>();
@@ -351,21 +387,24 @@ absl::Status Coordinator::OnCommCreate(Client& client, const wire::CommCreate& p
 }
 
 Coordinator::Communicator& Coordinator::NewCommunicator(const std::vector<Joiner>& members,
-                                                        uint32_t parent, std::string origin) {
+                                                        uint32_t parent, std::string origin,
+                                                        uint32_t number) {
+  if (number == 0) number = static_cast<uint32_t>(comms_.size()) + 1;
   auto comm = std::make_unique<Communicator>();
-  comm->number = static_cast<uint32_t>(comms_.size()) + 1;
+  comm->number = number;
   comm->parent = parent;
   comm->origin = std::move(origin);
   comm->members = members;
   comm->calls.assign(members.size(), 0);
   comm->closed.assign(members.size(), 0);
-  return *(comms_[static_cast<uint32_t>(comms_.size()) + 1] = std::move(comm));
+  return *(comms_[number] = std::move(comm));
 }
 
 void Coordinator::AnswerReady(const Communicator& comm) {
   const std::vector<uint32_t> ranks = comm.WorldRanks();
   std::vector<uint32_t> packet((sizeof(wire::CommReady) + 4 * ranks.size() + 3) / 4);
   for (uint32_t member = 0; member < ranks.size(); ++member) {
+    if (comm.members[member].client >= kFirstVirtual) continue;
     auto ready = Begin<wire::CommReady>(Message::kCommReady, comm.members[member].request);
     ready.header.bytes = static_cast<uint32_t>(sizeof ready + 4 * ranks.size());
     ready.comm = comm.number;
@@ -401,6 +440,23 @@ absl::Status Coordinator::OnCommSplit(Client& client, const wire::CommSplit& pac
   }
   Communicator& parent = *found->second;
   PRISM_ASSIGN_OR_RETURN(const uint32_t member, MemberOf(parent, client, packet.parent_rank));
+  const Joiner self{client.id,
+                    packet.header.request,
+                    client.rank,
+                    parent.members[member].device,
+                    packet.call_site,
+                    now_ns,
+                    packet.color,
+                    packet.key,
+                    true};
+  if (peers_ != nullptr) {
+    if (packet.color < 0 && (packet.flags & wire::kCommShrink) == 0) {
+      auto none = Begin<wire::CommReady>(Message::kCommReady, self.request);
+      outbox_->Send(self.client, &none.header);
+      return absl::OkStatus();
+    }
+    return JoinVirtual(client, self, 0, 0, parent.number, "ncclCommSplit");
+  }
   PendingSplit& split = parent.splits[packet.split_index];
   const bool shrink = (packet.flags & wire::kCommShrink) != 0;
   std::set<uint32_t> excluded;
@@ -411,7 +467,7 @@ absl::Status Coordinator::OnCommSplit(Client& client, const wire::CommSplit& pac
     }
     for (uint32_t i = 0; i < packet.excluded; ++i) {
       uint32_t rank;
-      std::memcpy(&rank, bytes.data() + sizeof packet + 4 * i, 4);
+      std::memcpy(&rank, bytes.data() + sizeof packet + size_t{4} * i, 4);
       excluded.insert(rank);
     }
   }
@@ -447,15 +503,7 @@ absl::Status Coordinator::OnCommSplit(Client& client, const wire::CommSplit& pac
     return absl::InvalidArgumentError(
         fmt::format("split {} of communicator {} came twice", packet.split_index, parent.number));
   }
-  joiner = {client.id,
-            packet.header.request,
-            client.rank,
-            parent.members[member].device,
-            packet.call_site,
-            now_ns,
-            packet.color,
-            packet.key,
-            true};
+  joiner = self;
   if (++split.present < parent.members.size() - split.excluded.size()) return absl::OkStatus();
 
   // Members of a colour by key, ties by rank in the parent; communicators in the order of colours.
@@ -497,10 +545,15 @@ absl::Status Coordinator::OnCommClose(Client& client, const wire::CommClose& pac
 // ------------------------------------------------------------------------------------------------------
 
 std::string Coordinator::SiteOf(ClientId client, uint32_t site) const {
-  const auto found = clients_.find(client);
-  if (found == clients_.end()) return "";
-  const auto text = found->second->sites.find(site);
-  return text == found->second->sites.end() ? "" : text->second;
+  const Client* who = nullptr;
+  if (client >= kFirstVirtual) {
+    who = virtual_.at(static_cast<uint32_t>(client - kFirstVirtual)).get();
+  } else if (const auto found = clients_.find(client); found != clients_.end()) {
+    who = found->second.get();
+  }
+  if (who == nullptr) return "";
+  const auto text = who->sites.find(site);
+  return text == who->sites.end() ? "" : text->second;
 }
 
 std::string Coordinator::Expectation(const OpRecord& record) const {
@@ -554,7 +607,8 @@ absl::Status Coordinator::OnOpPost(Client& client, const wire::OpPost& packet,
     return absl::InvalidArgumentError(
         fmt::format("a group of {} operations in {} bytes", packet.operations, bytes.size()));
   }
-  if (std::max(packet.arrival_word, packet.release_word) >= wire::kControlWords) {
+  if (std::max({packet.arrival_word, packet.release_word, packet.met_word}) >=
+      wire::kControlWords) {
     return absl::InvalidArgumentError("a control word outside of the control page");
   }
   auto post = std::make_shared<Post>();
@@ -563,6 +617,8 @@ absl::Status Coordinator::OnOpPost(Client& client, const wire::OpPost& packet,
   post->arrival_value = packet.arrival_value;
   post->release_word = packet.release_word;
   post->release_value = packet.release_value;
+  post->paced = (packet.flags & wire::kPostPaced) != 0;
+  post->met_word = packet.met_word;
   post->records.resize(packet.operations);
   std::memcpy(post->records.data(), bytes.data() + sizeof packet,
               packet.operations * sizeof(OpRecord));
@@ -589,6 +645,7 @@ absl::Status Coordinator::OnOpPost(Client& client, const wire::OpPost& packet,
       call = ++(send ? comm.sends : comm.receives)[pair];
       Transfer& transfer = comm.transfers[pair][call];
       (send ? transfer.send : transfer.receive) = ref;
+      if (peers_ != nullptr && !CallVirtual(comm, member, call, ref)) return absl::OkStatus();
       if (transfer.send && transfer.receive &&
           (transfer.send.record().count != transfer.receive.record().count ||
            transfer.send.record().dtype != transfer.receive.record().dtype)) {
@@ -602,6 +659,7 @@ absl::Status Coordinator::OnOpPost(Client& client, const wire::OpPost& packet,
       slot.members.resize(comm.members.size());
       slot.members[member] = ref;
       ++slot.called;
+      if (peers_ != nullptr && !CallVirtual(comm, member, call, ref)) return absl::OkStatus();
       const bool agrees = std::all_of(
           slot.members.begin(), slot.members.end(),
           [&](const OpRef& other) { return !other || SameCall(other.record(), record); });
@@ -617,8 +675,9 @@ absl::Status Coordinator::OnOpPost(Client& client, const wire::OpPost& packet,
   }
   ranks_[client.rank].last_call = client.last_call;
   client.undue.push_back(post);
-  if (Reached(client.arena.Load(post->arrival_word), post->arrival_value)) OnBells(now_ns);
+  // First: what played peers disagree with must not be played.
   JudgeMismatches(now_ns, false);
+  if (Reached(client.arena.Load(post->arrival_word), post->arrival_value)) OnBells(now_ns);
   return absl::OkStatus();
 }
 
@@ -648,11 +707,15 @@ void Coordinator::BecomeDue(const std::shared_ptr<Post>& post, int64_t now_ns) {
   last_activity_ns_ = now_ns;
   post->due = true;
   post->due_ns = now_ns;
+  post->arrived_ns = PlayedNs(now_ns);
   for (size_t index = 0; index < post->records.size() && !diagnosis_; ++index) {
     const OpRecord& record = post->records[index];
     Communicator& comm = *comms_.at(record.comm);
     const auto [member, call] = post->places[index];
-    if (record.op == Op::kSend) {
+    if (peers_ != nullptr) {
+      visits_[next_token_] = OpRef{post, index};
+      peers_->Arrive(comm.played, member, record, call - 1, next_token_++, post->arrived_ns);
+    } else if (record.op == Op::kSend) {
       TryTransfer(comm, member, static_cast<uint32_t>(record.peer), call);
     } else if (record.op == Op::kRecv) {
       TryTransfer(comm, static_cast<uint32_t>(record.peer), member, call);
@@ -660,6 +723,7 @@ void Coordinator::BecomeDue(const std::shared_ptr<Post>& post, int64_t now_ns) {
       TryCollective(comm, call);
     }
   }
+  if (peers_ != nullptr) PlayPeers();
 }
 
 void Coordinator::TryCollective(Communicator& comm, uint64_t call) {
@@ -714,7 +778,10 @@ void Coordinator::TryCollective(Communicator& comm, uint64_t call) {
   }
   const Slot done = std::move(slot);
   comm.slots.erase(found);
-  for (const OpRef& ref : done.members) Complete(ref);
+  for (const OpRef& ref : done.members) {
+    if (moves) Keep(comm, ref);
+    Complete(ref);
+  }
 }
 
 void Coordinator::TryTransfer(Communicator& comm, uint32_t source, uint32_t destination,
@@ -735,6 +802,7 @@ void Coordinator::TryTransfer(Communicator& comm, uint32_t source, uint32_t dest
     std::memmove(transfer.receive.post->client->arena.at(receive.out_offset),
                  transfer.send.post->client->arena.at(send.in_offset), bytes);
     totals.moved_bytes += bytes;
+    Keep(comm, transfer.receive);
   } else {
     ++totals.skipped_calls;
   }
@@ -742,9 +810,258 @@ void Coordinator::TryTransfer(Communicator& comm, uint32_t source, uint32_t dest
   Complete(transfer.receive);
 }
 
+std::string_view Coordinator::BroughtBy(const OpRef& ref) {
+  const OpRecord& record = ref.record();
+  if ((record.flags & wire::kOpPayload) == 0) return {};
+  return {reinterpret_cast<const char*>(ref.post->client->arena.at(record.in_offset)),
+          record.in_bytes};
+}
+
+void Coordinator::Keep(const Communicator& comm, const OpRef& ref) {
+  const OpRecord& record = ref.record();
+  if (received_ == nullptr || (record.flags & wire::kOpPayload) == 0 || record.out_bytes == 0 ||
+      record.out_bytes > kReceivedPayloadBytes) {
+    return;
+  }
+  const auto [member, call] = ref.post->places[ref.index];
+  received_->Add({comm.members[member].world_rank, comm.number, record.op,
+                  record.op == Op::kRecv ? record.peer : -1, call - 1},
+                 BroughtBy(ref),
+                 {reinterpret_cast<const char*>(ref.post->client->arena.at(record.out_offset)),
+                  record.out_bytes});
+}
+
 void Coordinator::Complete(const OpRef& ref) {
   Post& post = *ref.post;
-  if (--post.remaining == 0) post.client->arena.StoreAndWake(post.release_word, post.release_value);
+  if (--post.remaining != 0) return;
+  post.client->arena.StoreAndWake(post.release_word, post.release_value);
+  released_ns_[post.client->rank] = last_activity_ns_;
+}
+
+// ---- Emulation: members without a process
+// ---------------------------------------------------------------------------------
+
+Coordinator::Client& Coordinator::Virtual(uint32_t rank) {
+  auto& client = virtual_[rank];
+  if (client == nullptr) {
+    client = std::make_unique<Client>();
+    client->id = kFirstVirtual + rank;
+    client->rank = rank;
+  }
+  return *client;
+}
+
+absl::Status Coordinator::JoinVirtual(Client& client, const Joiner& self, uint32_t size,
+                                      uint32_t comm_rank, uint32_t parent, std::string origin) {
+  const auto group = peers_->Join(client.rank, size, comm_rank, PlayedNs(self.since_ns));
+  if (!group.ok()) {
+    Diagnosis diagnosis;
+    diagnosis.kind = "communicator";
+    diagnosis.headline = std::string(group.status().message());
+    diagnosis.parties.push_back(
+        {{client.rank}, "calls " + origin, SiteOf(client.id, self.call_site)});
+    diagnosis.hint = HintOf(group.status());
+    Fail(std::move(diagnosis));
+    return absl::OkStatus();
+  }
+  std::vector<Joiner> members;
+  for (uint32_t member = 0; member < group->world_ranks.size(); ++member) {
+    const uint32_t rank = group->world_ranks[member];
+    members.push_back(self);
+    if (member != group->rank) members.back().client = Virtual(rank).id;
+    members.back().world_rank = rank;
+  }
+  Communicator& comm = NewCommunicator(members, parent, std::move(origin), group->number);
+  comm.played = group->comm;
+  AnswerReady(comm);
+  PlayPeers();
+  return absl::OkStatus();
+}
+
+// Adds what the others pass to a call that a real rank makes. False: the job has failed.
+bool Coordinator::CallVirtual(Communicator& comm, uint32_t member, uint64_t call,
+                              const OpRef& ref) {
+  const OpRecord& record = ref.record();
+  const auto post_of = [&](uint32_t other, const VirtualPeers::Call& played) {
+    Client& client = Virtual(comm.members[other].world_rank);
+    auto post = std::make_shared<Post>();
+    post->client = &client;
+    post->records.push_back(played.record);
+    post->records[0].call_site = record.call_site;
+    client.sites[record.call_site] = played.call_site;
+    return OpRef{std::move(post), 0};
+  };
+  const auto missing = [&](uint32_t other) {
+    Diagnosis diagnosis;
+    diagnosis.kind = "missing";
+    diagnosis.comm = comm.number;
+    diagnosis.comm_ranks = comm.WorldRanks();
+    diagnosis.headline =
+        fmt::format("{} #{} of communicator {}: rank {} never comes", OpName(record.op), call,
+                    comm.number, comm.members[other].world_rank);
+    const Client& client = *ref.post->client;
+    diagnosis.parties.push_back(
+        {{client.rank}, Expectation(record), SiteOf(client.id, record.call_site)});
+    diagnosis.parties.push_back(
+        {{comm.members[other].world_rank}, "makes no such call in the job that was captured", ""});
+    diagnosis.hint = "emulate the program that was captured, with its arguments";
+    Fail(std::move(diagnosis));
+    return false;
+  };
+  if (IsPointToPoint(record.op)) {
+    const bool send = record.op == Op::kSend;
+    const auto peer = static_cast<uint32_t>(record.peer);
+    if (peer == member) return true;  // its other half is its own call
+    auto played =
+        peers_->Message(comm.played, peer, send ? Op::kRecv : Op::kSend, member, call - 1);
+    if (!played.has_value()) return missing(peer);
+    // Sizes that follow from values (of experts' tokens) are as the real rank has them.
+    played->record.count = record.count;
+    Transfer& transfer =
+        comm.transfers[send ? std::pair{member, peer} : std::pair{peer, member}][call];
+    (send ? transfer.receive : transfer.send) = post_of(peer, *played);
+    return true;
+  }
+  Slot& slot = comm.slots.at(call);
+  for (uint32_t other = 0; other < comm.members.size(); ++other) {
+    if (other == member) continue;
+    const auto played = peers_->Collective(comm.played, other, call - 1);
+    if (!played.has_value()) return missing(other);
+    slot.members[other] = post_of(other, *played);
+    ++slot.called;
+  }
+  return true;
+}
+
+void Coordinator::PlayPeers() {
+  for (const VirtualPeers::Meeting& meeting : peers_->Advance()) {
+    const auto found = visits_.find(meeting.token);
+    if (found == visits_.end()) continue;
+    const OpRef ref = found->second;
+    visits_.erase(found);
+    Post& post = *ref.post;
+    const OpRecord& record = ref.record();
+    Communicator& comm = *comms_.at(record.comm);
+    const auto [member, call] = post.places[ref.index];
+    Totals& totals = comm.totals[record.op];
+    ++totals.calls;
+    ++operations_;
+    totals.bytes += record.in_bytes;
+    if (IsPointToPoint(record.op)) {
+      const auto peer = static_cast<uint32_t>(record.peer);
+      comm.transfers[record.op == Op::kSend ? std::pair{member, peer} : std::pair{peer, member}]
+          .erase(call);
+    } else {
+      Exchange(comm, ref);
+      comm.slots.erase(call);
+    }
+    post.end_ns = std::max(post.end_ns, meeting.end_ns);
+    post.met_ns = std::max(post.met_ns, meeting.met_ns);
+    if (--post.remaining != 0) continue;
+    MirrorMessages(post);
+    if (post.paced) {
+      const auto units = [&](int64_t ns, int64_t least) {
+        return static_cast<uint32_t>(
+            std::clamp<int64_t>((ns - post.arrived_ns) / wire::kPacedUnitNs, least, INT32_MAX));
+      };
+      post.client->arena.StoreAndWake(post.met_word, units(post.met_ns, 0));
+      post.client->arena.StoreAndWake(post.release_word, units(post.end_ns, 1));
+    } else {
+      releases_.emplace(post.end_ns, ref.post);
+    }
+  }
+}
+
+// What a payload that moves is after the exchange: what the rank was given in the job that is
+// played; where that is not known, what it is if every other member brought what this one did, and
+// in an all-to-all, if every other one sends to this one what this one sends to it.
+void Coordinator::Exchange(Communicator& comm, const OpRef& ref) {
+  const OpRecord& record = ref.record();
+  const auto member = ref.post->places[ref.index].first;
+  const Arena& arena = ref.post->client->arena;
+  Totals& totals = comm.totals[record.op];
+  const auto n = static_cast<uint32_t>(comm.members.size());
+  const ExchangeShape shape =
+      ShapeOf(record.op, n, member, record.peer, record.count, ElementBytes(record.dtype));
+  if ((record.flags & wire::kOpPayload) == 0) {
+    ++totals.skipped_calls;
+    return;
+  }
+  const std::string_view received = peers_->Received(
+      comm.played, member, record, ref.post->places[ref.index].second - 1, BroughtBy(ref));
+  if (!received.empty() && received.size() == shape.out_bytes) {
+    std::memcpy(arena.at(record.out_offset), received.data(), received.size());
+    totals.moved_bytes += shape.in_bytes;
+    return;
+  }
+  // Who brings nothing (a broadcast's receiver) keeps what it has: the shim has put it there.
+  if (shape.in_bytes == 0 || shape.out_bytes == 0) return;
+  if (record.op == Op::kAllToAll) {
+    std::memmove(arena.at(record.out_offset), arena.at(record.in_offset), shape.out_bytes);
+    return;
+  }
+  std::vector<ExchangeBuffers> buffers(n);
+  ExchangeSpec spec{record.op,        record.dtype,
+                    record.reduction, HasRoot(record.op) ? record.peer : -1,
+                    record.count,     {}};
+  for (ExchangeBuffers& buffer : buffers) buffer.in = arena.at(record.in_offset);
+  buffers[member].out = arena.at(record.out_offset);
+  if (HasReduction(record.op) && record.reduction == wire::kRedOpPreMulSum) {
+    spec.scalar_bits.assign(n, record.scalar_bits);
+  }
+  if (const absl::Status status = ExecuteCollective(spec, buffers); !status.ok()) {
+    Diagnosis diagnosis;
+    diagnosis.kind = "internal";
+    diagnosis.headline = fmt::format("{} of communicator {}: {}", OpName(record.op), comm.number,
+                                     std::string(status.message()));
+    Fail(std::move(diagnosis));
+    return;
+  }
+  totals.moved_bytes += shape.in_bytes;
+}
+
+// Receives get what they got in the job that is played, else what the same group sends to that
+// peer, where it is as large.
+void Coordinator::MirrorMessages(Post& post) {
+  for (size_t index = 0; index < post.records.size(); ++index) {
+    const OpRecord& receive = post.records[index];
+    if (receive.op != Op::kRecv || (receive.flags & wire::kOpPayload) == 0) continue;
+    const auto [member, call] = post.places[index];
+    const std::string_view received =
+        static_cast<uint32_t>(receive.peer) == member  // what it sends itself now
+            ? std::string_view()
+            : peers_->Received(comms_.at(receive.comm)->played, member, receive, call - 1, {});
+    if (!received.empty() && received.size() == receive.out_bytes) {
+      std::memcpy(post.client->arena.at(receive.out_offset), received.data(), received.size());
+      continue;
+    }
+    for (const OpRecord& send : post.records) {
+      if (send.op != Op::kSend || (send.flags & wire::kOpPayload) == 0 ||
+          send.comm != receive.comm || send.peer != receive.peer ||
+          send.in_bytes != receive.out_bytes) {
+        continue;
+      }
+      std::memcpy(post.client->arena.at(receive.out_offset), post.client->arena.at(send.in_offset),
+                  receive.out_bytes);
+      break;
+    }
+  }
+}
+
+int64_t Coordinator::NextReleaseNs() const {
+  return releases_.empty() ? INT64_MAX : releases_.begin()->first;
+}
+
+void Coordinator::ReleaseDue(int64_t now_ns) {
+  const int64_t played_ns = PlayedNs(now_ns);
+  while (!releases_.empty() && releases_.begin()->first <= played_ns) {
+    const Post& post = *releases_.begin()->second;
+    const Arena& arena = post.client->arena;
+    arena.StoreAndWake(post.release_word, post.release_value);
+    if (clock_ != nullptr) clock_->Ring(arena.Load(wire::kClockNumberWord));
+    released_ns_[post.client->rank] = last_activity_ns_ = now_ns;
+    releases_.erase(releases_.begin());
+  }
 }
 
 // ---- Judging
@@ -856,12 +1173,7 @@ std::vector<Wait> Coordinator::Waits() const {
       waits.push_back(std::move(wait));
     }
   }
-  std::set<uint32_t> waiting;
-  for (const Wait& wait : waits) {
-    for (const Wait::Member& member : wait.members) {
-      if (member.waiting) waiting.insert(member.rank);
-    }
-  }
+  std::set<uint32_t> waiting = WaitingIn(waits);
   for (const auto& [id, pending] : pending_comms_) {
     for (const Joiner& joiner : pending->members) {
       if (joiner.present) waiting.insert(joiner.world_rank);
@@ -909,6 +1221,11 @@ std::vector<RankState> Coordinator::RankStates() const {
       states.emplace_back();
       states.back().rank = rank;
     }
+    if (const auto idle = idle_.find(rank); idle != idle_.end()) {
+      states.back().idle_ns = idle->second.idle_ns;
+      states.back().sleeps = idle->second.timed_sleep;
+      states.back().where = idle->second.where;
+    }
   }
   return states;
 }
@@ -942,8 +1259,29 @@ void Coordinator::OnRankEnded(uint32_t rank, const ProcessEnd& end, int64_t now_
   gone_ns_.try_emplace(rank, now_ns);
 }
 
+void Coordinator::Release(uint32_t rank) {
+  for (auto& [id, client] : clients_) {
+    if (client->rank == rank) client->gone = true;
+  }
+  for (auto trace = traces_.begin(); trace != traces_.end();) {
+    if (trace->second != rank) {
+      ++trace;
+      continue;
+    }
+    unlink(trace->first.c_str());
+    trace = traces_.erase(trace);
+  }
+  ranks_.erase(rank);
+  pids_.erase(rank);
+  gone_ns_.erase(rank);
+  incarnations_.erase(rank);
+  ledgers_.erase(rank);
+}
+
 void Coordinator::Tick(int64_t now_ns, const std::map<uint32_t, Idleness>& idle) {
   if (diagnosis_) return;
+  if (!releases_.empty()) return;  // something goes on by itself
+  idle_ = idle;
   JudgeMismatches(now_ns, false);
   if (diagnosis_) return;
   const std::vector<Wait> waits = Waits();
@@ -961,8 +1299,9 @@ void Coordinator::Tick(int64_t now_ns, const std::map<uint32_t, Idleness>& idle)
     if (!diagnosis_) Fail(DiagnoseEnd(*first_failed, waits));
     return;
   }
-  for (const auto& [rank, since_ns] : gone_ns_) {
-    if (now_ns - since_ns < rules_.exit_grace_ns) continue;
+  for (const auto& gone : gone_ns_) {
+    const uint32_t rank = gone.first;
+    if (now_ns - gone.second < rules_.exit_grace_ns) continue;
     for (const Wait& wait : waits) {
       const bool needed = std::any_of(
           wait.members.begin(), wait.members.end(),
@@ -974,25 +1313,31 @@ void Coordinator::Tick(int64_t now_ns, const std::map<uint32_t, Idleness>& idle)
     }
   }
 
-  if (waits.empty()) return;
-  std::set<uint32_t> waiting;
-  for (const Wait& wait : waits) {
-    for (const Wait::Member& member : wait.members) {
-      if (member.waiting) waiting.insert(member.rank);
-    }
-  }
+  const std::set<uint32_t> waiting = WaitingIn(waits);
+  bool any_lives = false;
   for (const auto& [rank, state] : ranks_) {
     if (state.life == RankState::Life::kGone) continue;
+    any_lives = true;
     const auto found = idle.find(rank);
     if (found == idle.end()) return;
-    if (waiting.count(rank) != 0) {
-      if (found->second.idle_ns < rules_.blocked_ns) return;
-    } else if (rules_.patience_ns == 0 || found->second.timed_sleep ||
-               found->second.idle_ns < rules_.patience_ns) {
-      return;
-    }
+    Idleness idleness = found->second;
+    const bool waits_here = waiting.count(rank) != 0;
+    // Who has slept in a communication that has just ended is about to go on.
+    const auto released = released_ns_.find(rank);
+    if (!waits_here && released != released_ns_.end())
+      idleness.idle_ns = std::min(idleness.idle_ns, now_ns - released->second);
+    if (!IsBlocked(idleness, waits_here, !waits.empty())) return;
   }
-  Fail(DiagnoseBlocked(waits, RankStates()));
+  if (!any_lives) return;
+  Fail(waits.empty() ? DiagnoseIdle(RankStates()) : DiagnoseBlocked(waits, RankStates()));
+}
+
+// Where nobody waits in a communication, the only sign of a deadlock is that nothing can wake the
+// ranks: less is taken for one.
+bool Coordinator::IsBlocked(const Idleness& idleness, bool waits, bool any_waits) const {
+  if (waits) return idleness.idle_ns >= rules_.blocked_ns;
+  return rules_.patience_ns != 0 && idleness.idle_ns >= rules_.patience_ns &&
+         !idleness.timed_sleep && (any_waits || !idleness.outside);
 }
 
 void Coordinator::Fail(Diagnosis diagnosis) {
@@ -1008,13 +1353,21 @@ void Coordinator::Fail(Diagnosis diagnosis) {
   }
 }
 
+std::set<uint32_t> Coordinator::WaitingRanks() const { return WaitingIn(Waits()); }
+
 std::string Coordinator::Status(int64_t now_ns) const {
   std::vector<Wait> waits = Waits();
   waits.erase(
       std::remove_if(waits.begin(), waits.end(),
                      [&](const Wait& wait) { return now_ns - wait.since_ns < rules_.status_ns; }),
       waits.end());
-  return StatusLine(waits);
+  if (!waits.empty()) return StatusLine(waits, RankStates());
+  for (const auto& [rank, state] : ranks_) {
+    if (state.life == RankState::Life::kGone) continue;
+    const auto idle = idle_.find(rank);
+    if (idle == idle_.end() || idle->second.idle_ns < rules_.status_ns) return "";
+  }
+  return IdleLine(RankStates());
 }
 
 std::map<uint32_t, int> Coordinator::Processes() const {

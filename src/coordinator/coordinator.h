@@ -16,6 +16,10 @@
 // receive of the same number between two members. An operation is executed when it is due on all
 // its participants; a group is released on a rank when all its operations are complete there, and
 // not before.
+//
+// Emulation: with VirtualPeers most members have no process. What they pass to a call is known as
+// soon as a real rank makes it (so a rank that deviates is diagnosed as in the real job), and a
+// group is released when they say that it ends; Advance() does it, NextRelease() tells when.
 #ifndef PRISM_COORDINATOR_COORDINATOR_H_
 #define PRISM_COORDINATOR_COORDINATOR_H_
 
@@ -29,9 +33,12 @@
 #include <vector>
 
 #include "nlohmann/json.hpp"
+#include "src/base/clock.h"
 #include "src/base/status.h"
 #include "src/coordinator/arena.h"
 #include "src/coordinator/diagnosis.h"
+#include "src/coordinator/received_payloads.h"
+#include "src/coordinator/virtual_peers.h"
 #include "src/wire/protocol.h"
 
 namespace prism::coordinator {
@@ -54,6 +61,9 @@ struct JobRules {
   uint64_t device_memory_bytes = 0;
   uint64_t context_bytes = 0;
   uint64_t exact_payload_bytes = UINT64_MAX;
+  uint32_t welcome_flags = 0;  // wire::WelcomeFlags
+  uint32_t clock_number = 0;   // wire::Welcome
+  uint32_t call_ns = 0;
   std::string device_name;
   std::string trace_directory;  // of rank-00000.prt; "": ranks write none
   int64_t end_grace_ns =
@@ -71,11 +81,17 @@ struct JobRules {
 struct Idleness {
   int64_t idle_ns = 0;       // for how long all its threads have slept without using the CPU
   bool timed_sleep = false;  // its main thread is in a sleep that ends by itself
+  bool outside = false;      // something outside of the job may wake it: input, network, a timer
+  std::string where = {};    // innermost frames of its program; "" where unknown
 };
 
 class Coordinator {
  public:
-  Coordinator(JobRules rules, Outbox* outbox);
+  /// `peers` may be null: every rank is real. `received`, if not null: where to keep small payloads
+  /// of ranks that are real. `clock`: of the times at which peers come; null: they
+  /// are those that the calls are given.
+  Coordinator(JobRules rules, Outbox* outbox, VirtualPeers* peers = nullptr,
+              JobClock* clock = nullptr, ReceivedWriter* received = nullptr);
   ~Coordinator();
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
@@ -90,10 +106,20 @@ class Coordinator {
   /// Looks for operations that have become due, and executes what can be.
   void OnBells(int64_t now_ns);
 
+  /// Emulation: when the next group is to be released, on the peers' clock; INT64_MAX: none is
+  /// known.
+  int64_t NextReleaseNs() const;
+  /// Releases the groups whose end has come.
+  void ReleaseDue(int64_t now_ns);
+
   /// The supervisor's view: processes that it started, and how they ended.
   void ExpectWorld(uint32_t world);
   void OnRankStarted(uint32_t rank, int pid);
   void OnRankEnded(uint32_t rank, const ProcessEnd& end, int64_t now_ns);
+
+  /// A process that counted as this rank has turned out to be what starts the ranks: it is heard no
+  /// more, and its trace is nobody's.
+  void Release(uint32_t rank);
 
   /// Decides what only time can: ends, disagreements, blocked jobs. `idle` by world rank; ranks
   /// that are not in it run.
@@ -103,7 +129,10 @@ class Coordinator {
 
   /// Null while the job is healthy.
   const Diagnosis* diagnosis() const { return diagnosis_ ? &*diagnosis_ : nullptr; }
-  /// Who is awaited, when somebody has waited for status_ns; "" otherwise.
+  /// Ranks that wait in a communication, or for a communicator.
+  std::set<uint32_t> WaitingRanks() const;
+  /// Who is awaited, when somebody has waited for status_ns, or who sleeps or is blocked, when
+  /// nobody has worked for so long; "" otherwise.
   std::string Status(int64_t now_ns) const;
 
   /// When a rank last said something, or reached a communication.
@@ -112,6 +141,8 @@ class Coordinator {
   /// Process of each rank that is connected, or was started.
   std::map<uint32_t, int> Processes() const;
   bool EverConnected() const { return !clients_.empty(); }
+  /// The traces that the ranks were told to write, by path, with their ranks.
+  const std::map<std::string, uint32_t>& Traces() const { return traces_; }
   uint64_t operations() const { return operations_; }
   /// The matching table: communicators, what ran on them, how much memory moved, peaks of the
   /// ranks' ledgers.
@@ -131,6 +162,12 @@ class Coordinator {
   struct PendingSplit;
   struct Totals;
 
+  /// What a member brings to its call, as far as it moves.
+  static std::string_view BroughtBy(const OpRef& ref);
+  /// Keeps what a member is given by its call, if it is small.
+  void Keep(const Communicator& comm, const OpRef& ref);
+  /// The peers' time.
+  int64_t PlayedNs(int64_t now_ns) const { return clock_ == nullptr ? now_ns : clock_->NowNs(); }
   template <typename T>
   static const T* As(std::string_view packet);
   absl::Status OnCommCreate(Client& client, const wire::CommCreate& packet, int64_t now_ns);
@@ -143,33 +180,53 @@ class Coordinator {
                                     uint32_t comm_rank) const;
   absl::Status CheckRecord(const Client& client, const Communicator& comm, uint32_t member,
                            const wire::OpRecord& record) const;
+  /// `number` 0: the next one.
   Communicator& NewCommunicator(const std::vector<Joiner>& members, uint32_t parent,
-                                std::string origin);
+                                std::string origin, uint32_t number = 0);
   void AnswerReady(const Communicator& comm);
   void BecomeDue(const std::shared_ptr<Post>& post, int64_t now_ns);
   void TryCollective(Communicator& comm, uint64_t call);
   void TryTransfer(Communicator& comm, uint32_t source, uint32_t destination, uint64_t call);
   void Complete(const OpRef& ref);
+  // Emulation
+  Client& Virtual(uint32_t rank);
+  absl::Status JoinVirtual(Client& client, const Joiner& self, uint32_t size, uint32_t comm_rank,
+                           uint32_t parent, std::string origin);
+  bool CallVirtual(Communicator& comm, uint32_t member, uint64_t call, const OpRef& ref);
+  void PlayPeers();
+  void Exchange(Communicator& comm, const OpRef& ref);
+  void MirrorMessages(Post& post);
   void JudgeMismatches(int64_t now_ns, bool at_once);
   std::vector<Wait> Waits() const;
   Wait WaitOf(const Communicator& comm, uint64_t call, const Slot& slot) const;
   Wait WaitOf(const Communicator& comm, uint32_t source, uint32_t destination, uint64_t call,
               const Transfer& transfer) const;
   std::vector<RankState> RankStates() const;
+  bool IsBlocked(const Idleness& idleness, bool waits, bool any_waits) const;
   std::string SiteOf(ClientId client, uint32_t site) const;
   std::string Expectation(const wire::OpRecord& record) const;
   void Refuse(ClientId client, uint64_t request, const std::string& reason);
 
   JobRules rules_;
   Outbox* const outbox_;
+  VirtualPeers* const peers_;
+  JobClock* const clock_;
+  ReceivedWriter* const received_;
+  std::map<uint32_t, std::unique_ptr<Client>> virtual_;     // by rank
+  std::map<uint64_t, OpRef> visits_;                        // by token: not met yet
+  std::multimap<int64_t, std::shared_ptr<Post>> releases_;  // by when
+  uint64_t next_token_ = 1;
   std::map<ClientId, std::unique_ptr<Client>> clients_;
   std::map<std::string, std::unique_ptr<PendingComm>> pending_comms_;
   std::map<uint32_t, std::unique_ptr<Communicator>> comms_;
   std::map<uint32_t, RankState> ranks_;
   std::map<uint32_t, int> pids_;
   std::map<uint32_t, int64_t> gone_ns_;
+  std::map<uint32_t, int64_t> released_ns_;  // when a rank's stream went on last
   std::map<uint32_t, uint32_t> incarnations_;
+  std::map<std::string, uint32_t> traces_;
   std::map<uint32_t, wire::Ledger> ledgers_;
+  std::map<uint32_t, Idleness> idle_;  // as of the last Tick
   std::optional<Diagnosis> diagnosis_;
   std::set<std::pair<uint32_t, uint64_t>> disagreements_;  // communicator, call
   int64_t oldest_wait_ns_ = 0;  // since when somebody waits; 0: nobody does

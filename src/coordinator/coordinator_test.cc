@@ -65,6 +65,12 @@ class CoordinatorTest : public testing::Test {
     ranks_.resize(world);
     for (uint32_t rank = 0; rank < world; ++rank) ASSERT_TRUE(Greet(rank, world).ok());
   }
+  // Rank 0 of `world` is real.
+  void StartSandbox(uint32_t world, VirtualPeers* peers) {
+    coordinator_ = std::make_unique<Coordinator>(JobRules{}, &mail_, peers);
+    ranks_.resize(1);
+    ASSERT_TRUE(Greet(0, world).ok());
+  }
   absl::Status Greet(uint32_t rank, uint32_t world, uint32_t version = wire::kProtocolVersion,
                      ClientId client = 0) {
     Rank& r = ranks_[rank];
@@ -151,10 +157,13 @@ class CoordinatorTest : public testing::Test {
       std::memcpy(out.data(), ranks_[rank].base + record.out_offset, record.out_bytes);
     return out;
   }
-  Group Post(uint32_t rank, const std::vector<OpRecord>& records, uint32_t site = 0) {
+  Group Post(uint32_t rank, const std::vector<OpRecord>& records, uint32_t site = 0,
+             uint32_t met_word = 0) {
     const Group group{rank, ranks_[rank].next_word, ranks_[rank].next_word + 1};
     ranks_[rank].next_word += 2;
     wire::OpPost post{};
+    post.met_word = met_word;
+    post.flags = met_word == 0 ? 0 : static_cast<uint32_t>(wire::kPostPaced);
     post.operations = static_cast<uint32_t>(records.size());
     post.arrival_word = group.arrival;
     post.release_word = group.release;
@@ -498,7 +507,54 @@ TEST_F(CoordinatorTest, RankThatSleepsForATimeIsAwaitedWithAStatusLine) {
   EXPECT_EQ(coordinator_->diagnosis(), nullptr);
   EXPECT_EQ(coordinator_->Status(now_),
             "waiting for rank 1: rank 0 waits in AllReduce #1 of communicator 1 at train.py:12 in "
-            "step < train.py:40 in main");
+            "step < train.py:40 in main; rank 1: sleeps");
+  idle[1].where = "train.py:30 in load";
+  Tick(kSecond, idle);
+  EXPECT_THAT(coordinator_->Status(now_),
+              testing::EndsWith("; rank 1: sleeps at train.py:30 in load"));
+}
+
+TEST_F(CoordinatorTest, RanksThatNothingInTheJobCanWakeAreBlocked) {
+  Start(2);
+  auto idle = AllIdle(3 * kSecond);
+  idle[1].where = "train.py:30 in load";
+  Tick(kSecond, idle);
+  EXPECT_EQ(coordinator_->diagnosis(), nullptr);
+  for (auto& [rank, idleness] : idle) idleness.idle_ns = 60 * kSecond;
+  idle[0].outside = true;  // input, or the network
+  Tick(kSecond, idle);
+  EXPECT_EQ(coordinator_->diagnosis(), nullptr);
+  EXPECT_EQ(coordinator_->Status(now_),
+            "no rank works or communicates: rank 0: is blocked; rank 1: is blocked at train.py:30 "
+            "in load (for 60 s)");
+  idle[0].outside = false;
+  idle[1].timed_sleep = true;
+  Tick(kSecond, idle);
+  EXPECT_EQ(coordinator_->diagnosis(), nullptr);
+  idle[1].timed_sleep = false;
+  Tick(kSecond, {{1, idle[1]}});  // rank 0 works
+  EXPECT_EQ(coordinator_->diagnosis(), nullptr);
+  EXPECT_EQ(coordinator_->Status(now_), "");
+  Tick(kSecond, idle);
+  const Diagnosis* d = coordinator_->diagnosis();
+  ASSERT_NE(d, nullptr);
+  EXPECT_EQ(d->kind, "blocked");
+  EXPECT_EQ(d->headline, "ranks 0,1 have been blocked outside of any communication for 60 s");
+  ASSERT_EQ(d->parties.size(), 2u);
+  EXPECT_EQ(d->parties[1].call_site, "train.py:30 in load");
+}
+
+TEST_F(CoordinatorTest, RankThatIsBlockedAfterOthersHaveEndedIsNamed) {
+  Start(2);
+  ProcessEnd end;
+  end.exit_code = 0;
+  coordinator_->OnRankEnded(0, end, now_);
+  Tick(kSecond, {{1, {60 * kSecond, false}}});
+  const Diagnosis* d = coordinator_->diagnosis();
+  ASSERT_NE(d, nullptr);
+  EXPECT_EQ(d->headline,
+            "rank 1 has been blocked outside of any communication for 60 s, and rank 0 has ended");
+  EXPECT_THAT(d->Text(), testing::HasSubstr("rank 0: exited with code 0"));
 }
 
 TEST_F(CoordinatorTest, BusyRankIsAwaited) {
@@ -637,6 +693,161 @@ TEST_F(CoordinatorTest, DamagedPacketsAreFaultsOfOurs) {
 TEST(RankListTest, RangesAreShort) {
   EXPECT_EQ(RankList({0, 1, 2, 4, 6, 7}), "0-2,4,6,7");
   EXPECT_EQ(Ranks({3, 3}), "rank 3");
+}
+
+// Peers that make one collective of 6 elements each, come `late_ns` after the real rank, and need
+// `cost_ns`.
+class StubPeers final : public VirtualPeers {
+ public:
+  absl::StatusOr<Group> Join(uint32_t rank, uint32_t size, uint32_t comm_rank, int64_t) override {
+    if (size != 0 && size != world) return absl::FailedPreconditionError("another communicator");
+    EXPECT_EQ(rank, 0u);
+    Group group{7, 1, {}, comm_rank};
+    for (uint32_t r = 0; r < world; ++r) group.world_ranks.push_back(r);
+    return group;
+  }
+  std::optional<Call> Collective(uint32_t comm, uint32_t member, uint64_t order) override {
+    EXPECT_EQ(comm, 7u);
+    EXPECT_NE(member, 0u);
+    if (order >= calls) return std::nullopt;
+    Call call;
+    call.record.op = op;
+    call.record.dtype = static_cast<uint32_t>(DataType::kInt32);
+    call.record.count = count;
+    call.record.peer = -1;
+    call.call_site = "peer.py:5 in step";
+    return call;
+  }
+  std::optional<Call> Message(uint32_t, uint32_t, wire::Op message, uint32_t peer,
+                              uint64_t order) override {
+    if (order >= calls) return std::nullopt;
+    Call call;
+    call.record.op = message;
+    call.record.dtype = static_cast<uint32_t>(DataType::kInt32);
+    call.record.count = count;
+    call.record.peer = static_cast<int32_t>(peer);
+    return call;
+  }
+  void Arrive(uint32_t, uint32_t, const OpRecord&, uint64_t, uint64_t token,
+              int64_t now_ns) override {
+    if (!blocked) met.push_back({token, now_ns + late_ns, now_ns + late_ns + cost_ns});
+  }
+  std::vector<Meeting> Advance() override { return std::exchange(met, {}); }
+
+  uint32_t world = 3;
+  uint64_t calls = 1, count = 6;
+  Op op = Op::kAllReduce;
+  int64_t late_ns = 1000, cost_ns = 500;
+  bool blocked = false;
+  std::vector<Meeting> met;
+};
+
+TEST_F(CoordinatorTest, PlayedPeersReleaseWhenTheySayThatItEnds) {
+  StubPeers peers;
+  StartSandbox(3, &peers);
+  Create(0, 0, 3);
+  const auto ready = mail_.Of<wire::CommReady>(1, Message::kCommReady).at(0);
+  EXPECT_EQ(ready.size, 3u);
+  EXPECT_EQ(ready.rank, 0u);
+  const OpRecord record =
+      WithPayload(0, Record(ready.comm, Op::kAllReduce, 6), 3, {1, 2, 3, 4, 5, 6});
+  const Group group = PostAndArrive(0, {record});
+  EXPECT_EQ(coordinator_->NextReleaseNs(), now_ + 1500);
+  coordinator_->ReleaseDue(now_ + 1499);
+  EXPECT_FALSE(Released(group));
+  coordinator_->ReleaseDue(now_ + 1500);
+  EXPECT_TRUE(Released(group));
+  EXPECT_EQ(coordinator_->NextReleaseNs(), INT64_MAX);
+  // Everybody brought what this rank did.
+  EXPECT_THAT(Output(0, record), testing::ElementsAre(3, 6, 9, 12, 15, 18));
+}
+
+TEST_F(CoordinatorTest, PacedGroupIsToldHowLongAfterItsArrival) {
+  StubPeers peers;
+  StartSandbox(3, &peers);
+  Create(0, 0, 3);
+  const Group group = Post(0, {Record(1, Op::kAllReduce, 6)}, 0, /*met_word=*/900);
+  Arrive(group);
+  EXPECT_EQ(*Word(0, 900), 1000u / wire::kPacedUnitNs);
+  EXPECT_EQ(*Word(0, group.release), 1500u / wire::kPacedUnitNs);
+  EXPECT_EQ(coordinator_->NextReleaseNs(), INT64_MAX);
+}
+
+TEST_F(CoordinatorTest, AllToAllOfPlayedPeersIsSymmetric) {
+  StubPeers peers;
+  peers.op = Op::kAllToAll;
+  peers.count = 2;
+  StartSandbox(3, &peers);
+  Create(0, 0, 3);
+  const OpRecord record = WithPayload(0, Record(1, Op::kAllToAll, 2), 3, {10, 11, 20, 21, 30, 31});
+  PostAndArrive(0, {record});
+  EXPECT_THAT(Output(0, record), testing::ElementsAre(10, 11, 20, 21, 30, 31));
+}
+
+TEST_F(CoordinatorTest, MessagesOfPlayedPeersAreWhatIsSentToThem) {
+  StubPeers peers;
+  StartSandbox(2, &peers);
+  peers.world = 2;
+  Create(0, 0, 2);
+  // Their sizes follow from values: the real rank's hold.
+  const OpRecord send = WithPayload(0, Record(1, Op::kSend, 2, 1), 2, {8, 9});
+  const OpRecord receive = WithPayload(0, Record(1, Op::kRecv, 2, 1), 2, {});
+  PostAndArrive(0, {send, receive});
+  coordinator_->ReleaseDue(now_ + kSecond);
+  EXPECT_THAT(Output(0, receive), testing::ElementsAre(8, 9));
+  EXPECT_EQ(coordinator_->diagnosis(), nullptr);
+}
+
+TEST_F(CoordinatorTest, CallThatPlayedPeersMakeOtherwiseIsAMismatch) {
+  StubPeers peers;
+  peers.count = 8;
+  StartSandbox(3, &peers);
+  Create(0, 0, 3);
+  Site(0, 4, "real.py:9 in step");
+  Post(0, {Record(1, Op::kAllReduce, 6)}, 4);
+  ASSERT_NE(coordinator_->diagnosis(), nullptr);
+  EXPECT_EQ(coordinator_->diagnosis()->kind, "mismatch");
+  EXPECT_THAT(coordinator_->diagnosis()->Text(),
+              testing::AllOf(HasSubstr("real.py:9"), HasSubstr("peer.py:5")));
+}
+
+TEST_F(CoordinatorTest, CallThatPlayedPeersNeverMakeIsMissing) {
+  StubPeers peers;
+  StartSandbox(3, &peers);
+  Create(0, 0, 3);
+  PostAndArrive(0, {Record(1, Op::kAllReduce, 6)});
+  Post(0, {Record(1, Op::kAllReduce, 6)});
+  ASSERT_NE(coordinator_->diagnosis(), nullptr);
+  EXPECT_EQ(coordinator_->diagnosis()->kind, "missing");
+}
+
+TEST_F(CoordinatorTest, CommunicatorThatPlayedPeersDoNotMakeIsRefused) {
+  StubPeers peers;
+  StartSandbox(3, &peers);
+  Create(0, 0, 2);
+  ASSERT_NE(coordinator_->diagnosis(), nullptr);
+  EXPECT_EQ(coordinator_->diagnosis()->headline, "another communicator");
+}
+
+// Played ranks have no process that sleeps: while one of them is to come nobody is blocked.
+TEST_F(CoordinatorTest, RankThatWaitsForALatePlayedPeerIsNotBlocked) {
+  StubPeers peers;
+  peers.late_ns = 100 * kSecond;
+  StartSandbox(3, &peers);
+  Create(0, 0, 3);
+  PostAndArrive(0, {Record(1, Op::kAllReduce, 6)});
+  Tick(50 * kSecond, AllIdle(50 * kSecond));
+  EXPECT_EQ(coordinator_->diagnosis(), nullptr);
+}
+
+TEST_F(CoordinatorTest, RankThatPlayedPeersWaitForElsewhereIsBlocked) {
+  StubPeers peers;
+  peers.blocked = true;
+  StartSandbox(3, &peers);
+  Create(0, 0, 3);
+  PostAndArrive(0, {Record(1, Op::kAllReduce, 6)});
+  Tick(50 * kSecond, AllIdle(50 * kSecond));
+  ASSERT_NE(coordinator_->diagnosis(), nullptr);
 }
 
 }  // namespace

@@ -67,9 +67,11 @@ Party Elsewhere(const RankState& state) {
       break;
     case RankState::Life::kStarted:
       party.text = "has started, but has not reached CUDA";
+      party.call_site = state.where;
       break;
     case RankState::Life::kConnected:
       party.text = "is blocked outside prism's communications; " + last;
+      party.call_site = state.where;
       break;
     case RankState::Life::kGone:
       party.text = state.end.Text() + "; " + last;
@@ -79,6 +81,29 @@ Party Elsewhere(const RankState& state) {
   return party;
 }
 
+// Ranks that do the same at the same place are one party.
+void AddElsewhere(const std::vector<RankState>& states, std::vector<Party>* parties) {
+  std::map<std::pair<std::string, std::string>, Party> elsewhere;
+  for (const RankState& state : states) {
+    const Party party = Elsewhere(state);
+    auto& merged =
+        elsewhere.try_emplace({party.text, party.call_site}, Party{{}, party.text, party.call_site})
+            .first->second;
+    merged.ranks.push_back(state.rank);
+  }
+  for (auto& [key, party] : elsewhere) parties->push_back(std::move(party));
+}
+
+// "sleeps at x.py:3", "is blocked".
+std::string IdleText(const RankState& state) {
+  return (state.sleeps ? "sleeps" : "is blocked") + At(state.where);
+}
+
+std::string Seconds(int64_t ns) { return fmt::format("{:.0f} s", static_cast<double>(ns) / 1e9); }
+
+constexpr char kOrderHint[] =
+    "a communicator is made at a group's first call: every rank must make its groups, and use them "
+    "first, in the same order; look at what the awaited rank does instead";
 constexpr char kMissingHint[] =
     "look for a branch that only some ranks take (if rank == 0, an early return, uneven data) "
     "around that call";
@@ -199,19 +224,14 @@ Diagnosis DiagnoseBlocked(const std::vector<Wait>& waits, const std::vector<Rank
     diagnosis.kind = "missing";
     diagnosis.headline = fmt::format("{}: {} did not come", wait.name, Ranks(absent));
     diagnosis.parties = GroupByExpectation(Waiting(wait), "waits in", "wait in");
-    std::map<std::pair<std::string, std::string>, Party> elsewhere;
+    std::vector<RankState> absent_states;
     for (const uint32_t rank : absent) {
       RankState unknown;
       unknown.rank = rank;
-      const Party party = Elsewhere(states.count(rank) != 0 ? *states[rank] : unknown);
-      auto& merged =
-          elsewhere
-              .try_emplace({party.text, party.call_site}, Party{{}, party.text, party.call_site})
-              .first->second;
-      merged.ranks.push_back(rank);
+      absent_states.push_back(states.count(rank) != 0 ? *states[rank] : unknown);
     }
-    for (auto& [key, party] : elsewhere) diagnosis.parties.push_back(std::move(party));
-    diagnosis.hint = kMissingHint;
+    AddElsewhere(absent_states, &diagnosis.parties);
+    diagnosis.hint = wait.kind == Wait::Kind::kCommunicator ? kOrderHint : kMissingHint;
     return diagnosis;
   }
 
@@ -314,7 +334,54 @@ Diagnosis DiagnoseEnd(const RankState& gone, const std::vector<Wait>& waits) {
   return diagnosis;
 }
 
-std::string StatusLine(const std::vector<Wait>& waits) {
+Diagnosis DiagnoseIdle(const std::vector<RankState>& ranks) {
+  std::vector<uint32_t> blocked, gone;
+  int64_t idle_ns = INT64_MAX;
+  for (const RankState& state : ranks) {
+    if (state.life == RankState::Life::kGone) {
+      gone.push_back(state.rank);
+    } else if (state.life != RankState::Life::kNotStarted) {
+      blocked.push_back(state.rank);
+      idle_ns = std::min(idle_ns, state.idle_ns);
+    }
+  }
+  Diagnosis diagnosis;
+  diagnosis.kind = "blocked";
+  diagnosis.headline =
+      fmt::format("{} {} blocked outside of any communication for {}", Ranks(blocked),
+                  blocked.size() == 1 ? "has been" : "have been", Seconds(idle_ns));
+  if (!gone.empty())
+    diagnosis.headline +=
+        fmt::format(", and {} {} ended", Ranks(gone), gone.size() == 1 ? "has" : "have");
+  AddElsewhere(ranks, &diagnosis.parties);
+  diagnosis.hint =
+      gone.empty() ? "nothing in the job can wake them: look for a lock, a queue or a key of the "
+                     "store that nobody serves; --patience SECONDS waits longer, 0 for ever"
+                   : "look for what the ranks that are left wait for and the others did not do "
+                     "before they ended; --patience SECONDS waits longer, 0 for ever";
+  return diagnosis;
+}
+
+std::string IdleLine(const std::vector<RankState>& ranks) {
+  std::string line;
+  for (const bool gone : {false, true}) {
+    std::map<std::string, std::vector<uint32_t>> groups;
+    int64_t idle_ns = INT64_MAX;
+    for (const RankState& state : ranks) {
+      if (state.life == RankState::Life::kNotStarted ||
+          (state.life == RankState::Life::kGone) != gone)
+        continue;
+      groups[gone ? state.end.Text() : IdleText(state)].push_back(state.rank);
+      if (!gone) idle_ns = std::min(idle_ns, state.idle_ns);
+    }
+    for (const auto& [text, members] : groups)
+      line += fmt::format("{}{}: {}", line.empty() ? "" : "; ", Ranks(members), text);
+    if (!gone && !groups.empty()) line += fmt::format(" (for {})", Seconds(idle_ns));
+  }
+  return line.empty() ? "" : "no rank works or communicates: " + line;
+}
+
+std::string StatusLine(const std::vector<Wait>& waits, const std::vector<RankState>& ranks) {
   // The wait that most ranks are in says most.
   const Wait* best = nullptr;
   size_t best_waiting = 0;
@@ -329,8 +396,23 @@ std::string StatusLine(const std::vector<Wait>& waits) {
   std::vector<uint32_t> waiting;
   for (const Member& member : Waiting(*best)) waiting.push_back(member.rank);
   const std::string site = Waiting(*best).front().call_site;
-  return fmt::format("waiting for {}: {} wait{} in {}{}", Ranks(Missing(*best)), Ranks(waiting),
-                     waiting.size() == 1 ? "s" : "", best->name, At(site));
+  std::string line =
+      fmt::format("waiting for {}: {} wait{} in {}{}", Ranks(Missing(*best)), Ranks(waiting),
+                  waiting.size() == 1 ? "s" : "", best->name, At(site));
+  // What those do who are awaited, where that is known: they may wait in something else themselves.
+  std::set<uint32_t> waiting_anywhere;
+  for (const Wait& wait : waits) {
+    for (const Member& member : Waiting(wait)) waiting_anywhere.insert(member.rank);
+  }
+  std::map<std::string, std::vector<uint32_t>> groups;
+  const std::vector<uint32_t> missing = Missing(*best);
+  for (const RankState& state : ranks) {
+    if (state.idle_ns != 0 && waiting_anywhere.count(state.rank) == 0 &&
+        std::find(missing.begin(), missing.end(), state.rank) != missing.end())
+      groups[IdleText(state)].push_back(state.rank);
+  }
+  for (const auto& [text, members] : groups) line += fmt::format("; {}: {}", Ranks(members), text);
+  return line;
 }
 
 }  // namespace prism::coordinator

@@ -30,8 +30,8 @@ struct Party {
 };
 
 struct Diagnosis {
-  std::string kind;  // mismatch | missing | cycle | raised | died | exited | communicator |
-                     // interception | internal
+  std::string kind;  // mismatch | missing | cycle | blocked | raised | died | exited |
+                     // communicator | interception | internal
   std::string headline;
   uint32_t comm = 0;                 // 0: none concerned
   std::vector<uint32_t> comm_ranks;  // world ranks of that communicator
@@ -62,6 +62,9 @@ struct RankState {
   ProcessEnd end;  // kGone
   std::string
       last_call;  // "AllReduce #11 of communicator 1 at train.py:12"; "" when it has made none
+  int64_t idle_ns = 0;  // for how long it has not worked
+  bool sleeps = false;  // in a sleep that ends by itself
+  std::string where;    // innermost frames of the program; "" where unknown
 };
 
 /// A communication, or the making of a communicator, that at least one rank waits in.
@@ -92,9 +95,14 @@ Diagnosis DiagnoseMismatch(const Wait& wait);
 Diagnosis DiagnoseBlocked(const std::vector<Wait>& waits, const std::vector<RankState>& ranks);
 /// A process ended while it was needed, or with a failure. `waits` may be empty.
 Diagnosis DiagnoseEnd(const RankState& gone, const std::vector<Wait>& waits);
-/// "waiting for rank 3: ranks 0-2 wait in AllReduce #12 of communicator 1 at train.py:12"; ""
-/// without waits.
-std::string StatusLine(const std::vector<Wait>& waits);
+/// All ranks that live are blocked, and none of them in a communication.
+Diagnosis DiagnoseIdle(const std::vector<RankState>& ranks);
+/// "waiting for rank 3: ranks 0-2 wait in AllReduce #12 of communicator 1 at train.py:12; rank 3
+/// sleeps at train.py:30"; "" without waits.
+std::string StatusLine(const std::vector<Wait>& waits, const std::vector<RankState>& ranks);
+/// Of a job in which no rank works or communicates: "rank 1 sleeps at train.py:30 (for 12 s); rank
+/// 0 exited with code 0".
+std::string IdleLine(const std::vector<RankState>& ranks);
 
 }  // namespace prism::coordinator
 

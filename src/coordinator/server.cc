@@ -133,7 +133,9 @@ class Server::BellWaiter {
 };
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const std::string& path,
-                                                       const JobRules& rules, EventLoop* loop) {
+                                                       const JobRules& rules, EventLoop* loop,
+                                                       VirtualPeers* peers, JobClock* clock,
+                                                       ReceivedWriter* received) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {
@@ -151,15 +153,16 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const std::string& path,
     close(fd);
     return status;
   }
-  return std::unique_ptr<Server>(new Server(path, fd, rules, loop));
+  return std::unique_ptr<Server>(new Server(path, fd, rules, loop, peers, clock, received));
 }
 
-Server::Server(std::string path, int listen_fd, const JobRules& rules, EventLoop* loop)
+Server::Server(std::string path, int listen_fd, const JobRules& rules, EventLoop* loop,
+               VirtualPeers* peers, JobClock* clock, ReceivedWriter* received)
     : path_(std::move(path)),
       listen_fd_(listen_fd),
       wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       loop_(loop),
-      coordinator_(rules, this) {
+      coordinator_(rules, this, peers, clock, received) {
   loop_->Add(listen_fd_, [this] { Accept(); });
   loop_->Add(wake_fd_, [this] {
     uint64_t count;

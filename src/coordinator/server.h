@@ -32,7 +32,10 @@ bool HasFutexWaitv();
 class Server final : private Outbox {
  public:
   static absl::StatusOr<std::unique_ptr<Server>> Listen(const std::string& path,
-                                                        const JobRules& rules, EventLoop* loop);
+                                                        const JobRules& rules, EventLoop* loop,
+                                                        VirtualPeers* peers = nullptr,
+                                                        JobClock* clock = nullptr,
+                                                        ReceivedWriter* received = nullptr);
   ~Server() override;
 
   Coordinator& coordinator() { return coordinator_; }
@@ -48,7 +51,8 @@ class Server final : private Outbox {
     std::deque<std::string> unsent;  // only while the rank does not read
   };
 
-  Server(std::string path, int listen_fd, const JobRules& rules, EventLoop* loop);
+  Server(std::string path, int listen_fd, const JobRules& rules, EventLoop* loop,
+         VirtualPeers* peers, JobClock* clock, ReceivedWriter* received);
   void Send(ClientId client, const wire::Header* packet) override;
   void Accept();
   void Receive(ClientId client);

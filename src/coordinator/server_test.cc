@@ -200,8 +200,8 @@ class ServerTest : public testing::Test {
       }
       if (SteadyNowNs() - tick_ns > kSecond / 4) {
         tick_ns = SteadyNowNs();
-        server_->coordinator().Tick(
-            tick_ns, liveness_.Sample(server_->coordinator().Processes(), {}, tick_ns));
+        server_->coordinator().Tick(tick_ns, liveness_.Sample(server_->coordinator().Processes(),
+                                                              {}, /*look_outside=*/false, tick_ns));
       }
     }
     for (const auto& [rank, pid] : running) {

@@ -41,6 +41,7 @@ Placement PlacementOf(const Target& target, std::span<const uint32_t> world_rank
   Placement placement;
   placement.ranks = static_cast<uint32_t>(world_ranks.size());
   for (uint32_t rank : world_ranks) {
+    if (rank == trace::kUnknownRank) continue;
     placement.ranks_per_node = std::max(placement.ranks_per_node, ++nodes[target.node_of(rank)]);
   }
   placement.nodes = static_cast<uint32_t>(std::max<size_t>(nodes.size(), 1));

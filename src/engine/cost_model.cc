@@ -237,6 +237,92 @@ KernelTime CostModel::TimeOf(const Kernel& kernel) const {
   return {at_least(threads * bytes / memory * 1e9, gpu.kernel_floor_ns), TimeSource::kAssumed};
 }
 
+std::vector<CostModel::Messages> CostModel::MessagesOf(const graph::Graph& graph,
+                                                       const graph::Rank& rank) const {
+  const Program& program = graph.program_of(rank);
+  std::vector<Messages> of_call(program.calls.size());
+  std::vector<bool> known(program.calls.size(), false);
+  // Whoever is in a group with a call is taken from the first group that contains it.
+  for (const graph::Sequence& sequence : program.sequences) {
+    if (sequence.kind != trace::SequenceKind::kStream) continue;
+    for (size_t i = 0; i < sequence.ops.size(); ++i) {
+      const graph::Op& first = sequence.ops[i];
+      if (first.kind != graph::OpKind::kComm || first.detail == 0 || known[first.a]) continue;
+      Messages total[2];              // sends, receives
+      std::vector<int32_t> peers[2];  // of messages that leave the rank
+      bool one_communicator = true;
+      const uint32_t participant = program.calls[first.a].participant;
+      for (size_t j = i; j < i + first.detail; ++j) {
+        const uint32_t call = sequence.ops[j].a;
+        const graph::Call& c = program.calls[call];
+        one_communicator = one_communicator && c.participant == participant;
+        if (rank.channel[call] == graph::kNone) {
+          one_communicator = false;  // a collective
+          continue;
+        }
+        const int32_t peer = rank.peer[call];
+        // What stays on the GPU crosses no link.
+        if (peer == static_cast<int32_t>(rank.comm_rank[c.participant])) continue;
+        const size_t side = c.op == CommOp::kSend ? 0 : 1;
+        const uint32_t peer_rank =
+            graph.communicators[rank.comm[c.participant]].world_ranks[static_cast<size_t>(peer)];
+        const bool far =
+            peer_rank != graph::kNone && target_.node_of(peer_rank) != target_.node_of(rank.rank);
+        (far ? total[side].far_bytes : total[side].near_bytes) += c.count * ElementBytes(c.dtype);
+        peers[side].push_back(peer);
+      }
+      const size_t others = program.participants[participant].size - 1;
+      for (size_t side : {0, 1}) {
+        std::sort(peers[side].begin(), peers[side].end());
+        one_communicator =
+            one_communicator && peers[side].size() == others &&
+            std::adjacent_find(peers[side].begin(), peers[side].end()) == peers[side].end();
+      }
+      for (Messages& side : total) side.with_every_peer = one_communicator && others > 0;
+      for (size_t j = i; j < i + first.detail; ++j) {
+        const uint32_t call = sequence.ops[j].a;
+        if (known[call]) continue;
+        known[call] = true;
+        of_call[call] = total[program.calls[call].op == CommOp::kSend ? 0 : 1];
+      }
+    }
+  }
+  return of_call;
+}
+
+CallTime CostModel::CollectiveTime(const graph::Call& call, const Placement& at) const {
+  const uint64_t bytes = call.count * ElementBytes(call.dtype);
+  if (network_ != nullptr) {
+    if (const auto time = network_->TimeOf(target_.gpu, call.op, call.dtype, bytes, at))
+      return *time;
+  }
+  return {CollectiveNs(target_.gpu, call.op, bytes, at), TimeSource::kModelled};
+}
+
+CallTime CostModel::MessageTime(const graph::Call& call, const Messages& messages,
+                                const Placement& at) const {
+  const Gpu& gpu = target_.gpu;
+  const uint64_t near = messages.near_bytes, far = messages.far_bytes;
+  if (network_ != nullptr && near + far > 0) {
+    if (messages.with_every_peer) {
+      const uint64_t mean = (near + far) / (at.ranks - 1);
+      if (const auto time = network_->TimeOf(gpu, CommOp::kAllToAll, call.dtype, mean, at))
+        return *time;
+    }
+    std::optional<CallTime> slowest;
+    bool known = true;
+    for (const auto& [bytes, nodes] : {std::pair{near, 1u}, std::pair{far, 2u}}) {
+      if (bytes == 0) continue;
+      const auto time =
+          network_->TimeOf(gpu, CommOp::kSend, call.dtype, bytes, {2, nodes, 2 / nodes});
+      known = known && time.has_value();
+      if (time.has_value() && (!slowest.has_value() || time->ns > slowest->ns)) slowest = time;
+    }
+    if (known) return *slowest;
+  }
+  return {PointToPointNs(gpu, near, far), TimeSource::kModelled};
+}
+
 Durations CostModel::DurationsOf(const graph::Graph& graph, const Factors& factors) const {
   const Gpu& gpu = target_.gpu;
   Durations d;
@@ -270,57 +356,28 @@ Durations CostModel::DurationsOf(const graph::Graph& graph, const Factors& facto
     placements.push_back(PlacementOf(target_, c.world_ranks));
   for (const graph::Rank& rank : graph.ranks) {
     const Program& program = graph.program_of(rank);
-    // Sends (0) and receives (1) of a group share the links: each takes as long as all of its
-    // direction together. Whoever is in a group with a call is taken from the first group that
-    // contains it.
-    std::vector<std::pair<uint64_t, uint64_t>> volume(
-        program.calls.size());  // on the node, beyond it
-    std::vector<bool> known(program.calls.size(), false);
-    const auto far = [&](uint32_t call) {
-      const graph::Communicator& c =
-          graph.communicators[rank.comm[program.calls[call].participant]];
-      const uint32_t peer = c.world_ranks[static_cast<size_t>(rank.peer[call])];
-      return target_.node_of(peer) != target_.node_of(rank.rank);
-    };
-    for (const graph::Sequence& sequence : program.sequences) {
-      if (sequence.kind != trace::SequenceKind::kStream) continue;
-      for (size_t i = 0; i < sequence.ops.size(); ++i) {
-        const graph::Op& first = sequence.ops[i];
-        if (first.kind != graph::OpKind::kComm || first.detail == 0 || known[first.a]) continue;
-        std::pair<uint64_t, uint64_t> total[2] = {};
-        for (size_t j = i; j < i + first.detail; ++j) {
-          const uint32_t call = sequence.ops[j].a;
-          if (rank.channel[call] == graph::kNone) continue;
-          const graph::Call& c = program.calls[call];
-          auto& side = total[c.op == CommOp::kSend ? 0 : 1];
-          // What stays on the GPU crosses no link.
-          const auto self = static_cast<int32_t>(rank.comm_rank[c.participant]);
-          if (rank.peer[call] != self)
-            (far(call) ? side.second : side.first) += c.count * ElementBytes(c.dtype);
-        }
-        for (size_t j = i; j < i + first.detail; ++j) {
-          const uint32_t call = sequence.ops[j].a;
-          if (known[call]) continue;
-          known[call] = true;
-          volume[call] = total[program.calls[call].op == CommOp::kSend ? 0 : 1];
-        }
-      }
-    }
+    const std::vector<Messages> messages = MessagesOf(graph, rank);
     std::vector<CallTime> calls;
     for (uint32_t call = 0; call < program.calls.size(); ++call) {
       const graph::Call& c = program.calls[call];
-      const int64_t ns = rank.channel[call] != graph::kNone
-                             ? PointToPointNs(gpu, volume[call].first, volume[call].second)
-                             : CollectiveNs(gpu, c.op, c.count * ElementBytes(c.dtype),
-                                            placements[rank.comm[c.participant]]);
-      calls.push_back(
-          {scaled(ns, TimeSource::kModelled, factors.communication), TimeSource::kModelled});
+      const Placement& at = placements[rank.comm[c.participant]];
+      CallTime time = rank.channel[call] != graph::kNone ? MessageTime(c, messages[call], at)
+                                                         : CollectiveTime(c, at);
+      time.ns = scaled(time.ns, time.source, factors.communication);
+      calls.push_back(time);
     }
     d.calls.push_back(std::move(calls));
   }
   d.host = gpu.host_ns;
   d.launch_latency_ns = gpu.launch_latency_ns;
+  // The device at hand starts work at least as soon as a host is told of its end.
+  if (const auto sync_ns = network_ == nullptr ? std::nullopt : network_->profile().sync_ns())
+    d.launch_latency_ns =
+        std::min(d.launch_latency_ns, static_cast<int64_t>(std::llround(*sync_ns)));
   for (size_t i = 0; i < 4; ++i) d.host_scale[i] = factors.by_source[i] * factors.host;
+  const double measured = factors.by_source[static_cast<size_t>(TimeSource::kMeasured)];
+  d.measured_span_scale = measured * factors.compute;
+  d.measured_call_scale = measured * factors.communication;
   return d;
 }
 

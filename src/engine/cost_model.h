@@ -1,13 +1,21 @@
 // Cost model: durations of a graph's operations on a target, each with its source.
 //
-//   communication  NCCL's formulas (communication_cost.h), modelled
+//   communication  a measured table (network_table.h) where it has the operation, measured or
+//                  interpolated; else NCCL's formulas (communication_cost.h), modelled
 //   products, convolutions, attention  roofline of the GPU by the shapes in the kernel's name
 //                  (docs/reference/kernel-names.md), modelled
 //   copies, sets   bytes over bandwidth, modelled
 //   elementwise    grid x block x the bytes a thread moves by the types in the kernel's name,
-//   assumed other kernels  grid x block x a stated number of bytes, assumed host           the
-//   trace's own time, else calls x a stated time, assumed
-// A duration that the trace has measured is used instead (by the engine). Immutable; thread-safe.
+//                  assumed
+//   other kernels  grid x block x a stated number of bytes, assumed
+//   host           the trace's own time, else calls x a stated time, assumed
+// A duration that the trace has measured is used instead (by the engine).
+//
+// Calls of one ncclGroup on a stream: one message to and from every other member of a communicator
+// is an all-to-all of their mean size; of other messages each takes as long as one of the size of
+// all those of its direction together, which share the rank's links.
+//
+// Immutable; thread-safe.
 //
 //   CostModel model(target);
 //   Durations d = model.DurationsOf(graph);
@@ -15,10 +23,14 @@
 #define PRISM_ENGINE_COST_MODEL_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "src/engine/engine.h"
+#include "src/engine/network_table.h"
 #include "src/engine/target.h"
 
 namespace prism::engine {
@@ -49,14 +61,27 @@ std::optional<KernelWork> ParseKernelWork(const graph::Kernel& kernel);
 
 class CostModel {
  public:
-  explicit CostModel(Target target) : target_(std::move(target)) {}
+  /// `network`: null for formulas alone.
+  explicit CostModel(Target target, std::shared_ptr<const NetworkTable> network = nullptr)
+      : target_(std::move(target)), network_(std::move(network)) {}
 
   const Target& target() const { return target_; }
   KernelTime TimeOf(const graph::Kernel& kernel) const;
   Durations DurationsOf(const graph::Graph& graph, const Factors& factors = {}) const;
 
  private:
+  /// What a rank sends or receives in one ncclGroup on a stream.
+  struct Messages {
+    uint64_t near_bytes = 0, far_bytes = 0;  // on the node, beyond it
+    bool with_every_peer = false;            // one to and from each member of one communicator
+  };
+  std::vector<Messages> MessagesOf(const graph::Graph& graph, const graph::Rank& rank) const;
+  CallTime CollectiveTime(const graph::Call& call, const Placement& at) const;
+  CallTime MessageTime(const graph::Call& call, const Messages& messages,
+                       const Placement& at) const;
+
   Target target_;
+  std::shared_ptr<const NetworkTable> network_;
 };
 
 }  // namespace prism::engine

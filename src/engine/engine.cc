@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -21,12 +22,17 @@ using graph::Rank;
 using trace::SequenceKind;
 
 constexpr int64_t kUnknown = INT64_MIN;
+constexpr uint64_t kNoToken = UINT64_MAX;
 
 uint64_t SplitMix(uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
   x = (x ^ x >> 27) * 0x94d049bb133111eb;
   return x ^ x >> 31;
+}
+
+int64_t Scaled(int64_t ns, double factor) {
+  return factor == 1 ? ns : std::llround(static_cast<double>(ns) * factor);
 }
 
 struct Enqueued {
@@ -77,6 +83,9 @@ struct Sequence {
   uint32_t next_waiter = kNone;  // others that wait for the same slot or enqueue
   State state = State::kReady;
   bool is_stream = false;
+  // Threads: delays that are still to come, by operation
+  const Delay* delay = nullptr;
+  const Delay* delay_end = nullptr;
   int64_t time = 0;
   // Streams
   uint32_t enqueued = 0;
@@ -90,18 +99,21 @@ struct Sequence {
 };
 
 struct Arrival {
-  uint32_t sequence;
+  uint32_t sequence;  // kNone: from outside
   uint32_t op;
   uint32_t next;
   int64_t ready;
+  bool waits;      // false: a send that has ended before its receive came
+  uint64_t token;  // of a visit
 };
 
 /// One communication that is not complete.
-struct Meeting {
+struct OpenMeeting {
   uint32_t arrived = 0;
   uint32_t first = kNone;  // Arrival
   int64_t ready = 0;
   int64_t cost = 0;
+  bool measured = false;  // the cost is what some of them have measured
 };
 
 /// Meetings of one communicator or channel, by sequence; those at the front that are complete are
@@ -109,7 +121,7 @@ struct Meeting {
 struct MeetingPlace {
   uint32_t expected = 0;
   uint32_t base = 0;
-  std::vector<Meeting> meetings;
+  std::vector<OpenMeeting> meetings;
   std::vector<uint32_t> counts;  // only to tolerate missing ranks: calls of each member, descending
 
   uint32_t Expected(uint32_t sequence) const {
@@ -122,19 +134,32 @@ struct MeetingPlace {
 
 class Evaluation {
  public:
-  Evaluation(const Graph& graph, const Durations& durations, const Options& options)
-      : graph_(graph), durations_(durations), options_(options) {}
+  Evaluation(const Graph& graph, const Durations& durations, const Options& options,
+             std::vector<uint8_t> outside = {})
+      : graph_(graph), durations_(durations), options_(options), outside_(std::move(outside)) {
+    Prepare();
+  }
 
   absl::StatusOr<Outcome> Run();
 
+  // Ranks that are played from outside
+  void Initialise(uint32_t rank, uint32_t participant, int64_t ready_ns);
+  void Visited(const Visit& visit);
+  void Advance();
+  std::vector<Meeting> TakeMet() { return std::exchange(met_, {}); }
+  bool Done() const;
+
  private:
   void Prepare();
+  bool Outside(uint32_t rank) const { return rank < outside_.size() && outside_[rank] != 0; }
   void PrepareMissing();
+  void PrepareDelays();
   void SpendHostTime(Sequence& s, uint32_t id, int64_t ns);
+  void SpendDelays(Sequence& s, uint32_t id);
   void RunThread(uint32_t id);
   void RunStream(uint32_t id);
   void Arrive(MeetingPlace& place, uint32_t sequence, uint32_t id, uint32_t op, int64_t ready,
-              int64_t cost);
+              int64_t cost, bool measured, bool waits, uint64_t token = 0);
   absl::Status Stuck() const;
 
   void Wake(uint32_t id) {
@@ -174,7 +199,9 @@ class Evaluation {
 
   const Graph& graph_;
   const Durations& durations_;
-  const Options& options_;
+  const Options options_;
+  const std::vector<uint8_t> outside_;  // by rank
+  std::vector<Meeting> met_;            // visits
   Outcome outcome_;
 
   std::vector<Sequence> sequences_;
@@ -185,6 +212,7 @@ class Evaluation {
   std::vector<Arrival> arrivals_;
   uint32_t free_arrival_ = kNone;
   std::vector<uint32_t> ready_;
+  std::vector<Delay> delays_;
 };
 
 void Evaluation::Prepare() {
@@ -213,6 +241,7 @@ void Evaluation::Prepare() {
       s.size = static_cast<uint32_t>(source.ops.size());
       s.rank = r;
       s.is_stream = source.kind == SequenceKind::kStream;
+      if (Outside(r)) s.size = 0;
       if (s.is_stream && i < rank.measured_ns.size() && rank.measured_ns[i].size() >= s.size &&
           s.size > 0) {
         s.measured = rank.measured_ns[i].data();
@@ -233,6 +262,29 @@ void Evaluation::Prepare() {
   channels_.resize(graph_.channels.size());
   for (MeetingPlace& channel : channels_) channel.expected = 2;
   if (options_.tolerate_missing) PrepareMissing();
+  if (!options_.delays.empty()) PrepareDelays();
+}
+
+void Evaluation::PrepareDelays() {
+  delays_ = options_.delays;
+  const auto key = [&](const Delay& d) {
+    return std::pair(first_sequence_[d.rank] + d.before.sequence, d.before.op);
+  };
+  std::sort(delays_.begin(), delays_.end(),
+            [&](const Delay& x, const Delay& y) { return key(x) < key(y); });
+  for (const Delay& d : delays_) {
+    Sequence& s = sequences_[key(d).first];
+    if (s.delay == nullptr) s.delay = &d;
+    s.delay_end = &d + 1;
+  }
+}
+
+void Evaluation::SpendDelays(Sequence& s, uint32_t id) {
+  for (; s.delay != s.delay_end && s.delay->before.op <= s.at; ++s.delay) {
+    outcome_.ranks[s.rank].host_ns += s.delay->ns;
+    List(s, id, s.at, s.time, s.time, s.time + s.delay->ns);
+    s.time += s.delay->ns;
+  }
 }
 
 void Evaluation::PrepareMissing() {
@@ -262,10 +314,10 @@ void Evaluation::PrepareMissing() {
 }
 
 void Evaluation::Arrive(MeetingPlace& place, uint32_t sequence, uint32_t id, uint32_t op,
-                        int64_t ready, int64_t cost) {
+                        int64_t ready, int64_t cost, bool measured, bool waits, uint64_t token) {
   const uint32_t offset = sequence - place.base;
   if (offset >= place.meetings.size()) place.meetings.resize(offset + 1);
-  Meeting& meeting = place.meetings[offset];
+  OpenMeeting& meeting = place.meetings[offset];
   uint32_t arrival = free_arrival_;
   if (arrival == kNone) {
     arrival = static_cast<uint32_t>(arrivals_.size());
@@ -273,24 +325,34 @@ void Evaluation::Arrive(MeetingPlace& place, uint32_t sequence, uint32_t id, uin
   } else {
     free_arrival_ = arrivals_[arrival].next;
   }
-  arrivals_[arrival] = {id, op, meeting.first, ready};
+  arrivals_[arrival] = {id, op, meeting.first, ready, waits, token};
   meeting.first = arrival;
   meeting.ready = std::max(meeting.ready, ready);
-  meeting.cost = std::max(meeting.cost, cost);
+  if (measured == meeting.measured) {
+    meeting.cost = std::max(meeting.cost, cost);
+  } else if (measured) {
+    // What one has measured says more than what is modelled of the others.
+    meeting.measured = true;
+    meeting.cost = cost;
+  }
   if (++meeting.arrived < place.Expected(sequence)) return;
 
   const int64_t met = meeting.ready, end = meeting.ready + meeting.cost;
   for (uint32_t a = meeting.first; a != kNone;) {
     Arrival& each = arrivals_[a];
-    Sequence& s = sequences_[each.sequence];
-    s.group_end = std::max(s.group_end, end);
-    if (s.is_stream) {
-      RankOutcome& rank = outcome_.ranks[s.rank];
-      rank.transfer_ns += end - met;
-      rank.wait_ns += met - each.ready;
-      List(s, each.sequence, each.op, each.ready, met, end);
+    if (each.sequence == kNone) {
+      if (each.token != kNoToken) met_.push_back({each.token, met, end});
+    } else {
+      Sequence& s = sequences_[each.sequence];
+      if (each.waits) s.group_end = std::max(s.group_end, end);
+      if (s.is_stream && each.waits) {
+        RankOutcome& rank = outcome_.ranks[s.rank];
+        rank.transfer_ns += end - met;
+        rank.wait_ns += met - each.ready;
+        List(s, each.sequence, each.op, each.ready, met, end);
+      }
+      if (each.waits && --s.unmet == 0 && s.state == State::kAwaitsMeeting) Wake(each.sequence);
     }
-    if (--s.unmet == 0 && s.state == State::kAwaitsMeeting) Wake(each.sequence);
     const uint32_t next = each.next;
     each.next = free_arrival_;
     free_arrival_ = a;
@@ -315,7 +377,7 @@ void Evaluation::SpendHostTime(Sequence& s, uint32_t id, int64_t ns) {
   if (ns == 0) return;
   const auto source = static_cast<TimeSource>(s.provenance[s.at] & 3);
   const double scale = durations_.host_scale[static_cast<size_t>(source)];
-  if (scale != 1) ns = std::llround(static_cast<double>(ns) * scale);
+  ns = Scaled(ns, scale);
   ns = Drawn(s, id, s.at, ns, source);
   outcome_.ranks[s.rank].host_ns += ns;
   List(s, id, s.at, s.time, s.time, s.time + ns);
@@ -330,6 +392,7 @@ void Evaluation::RunThread(uint32_t id) {
   s.state = State::kRunning;
   for (; s.at < s.size; ++s.at) {
     const Op& op = s.ops[s.at];
+    if (s.delay != s.delay_end) SpendDelays(s, id);
     switch (op.kind) {
       case OpKind::kHost:
         SpendHostTime(s, id, op.b);
@@ -388,7 +451,7 @@ void Evaluation::RunThread(uint32_t id) {
           s.arrived = true;
           s.unmet = 1;
           s.group_end = s.time;
-          Arrive(inits_[graph_.ranks[s.rank].comm[op.a]], 0, id, s.at, s.time, 0);
+          Arrive(inits_[graph_.ranks[s.rank].comm[op.a]], 0, id, s.at, s.time, 0, false, true);
         }
         if (s.unmet != 0) {
           s.state = State::kAwaitsMeeting;
@@ -434,6 +497,8 @@ void Evaluation::RunStream(uint32_t id) {
         if (s.measured != nullptr && s.measured[s.at] >= 0) {
           span.tail_ns = span.ns == 0 ? 0 : span.tail_ns * s.measured[s.at] / span.ns;
           span.ns = s.measured[s.at];
+          span.ns = Scaled(span.ns, durations_.measured_span_scale);
+          span.tail_ns = Scaled(span.tail_ns, durations_.measured_span_scale);
           span.source = TimeSource::kMeasured;
         }
         const int64_t ns = Drawn(s, id, s.at, span.ns, span.source);
@@ -454,19 +519,27 @@ void Evaluation::RunStream(uint32_t id) {
       case OpKind::kComm: {
         if (!s.arrived) {
           s.arrived = true;
-          s.unmet = op.detail;
+          const bool waits = !graph::EndsEarly(program, s.ops + s.at);
+          s.unmet = waits ? op.detail : 0;
           s.group_end = start;
           for (uint32_t i = s.at; i < s.at + op.detail; ++i) {
             const Op& part = s.ops[i];
             const CallTime& call = calls[part.a];
             const bool measured = s.measured != nullptr && s.measured[i] >= 0;
-            const int64_t ns = Drawn(s, id, i, measured ? s.measured[i] : call.ns,
-                                     measured ? TimeSource::kMeasured : call.source);
+            const int64_t ns =
+                Drawn(s, id, i,
+                      measured ? Scaled(s.measured[i], durations_.measured_call_scale) : call.ns,
+                      measured ? TimeSource::kMeasured : call.source);
             const uint32_t channel = graph_rank.channel[part.a];
             MeetingPlace& place = channel != kNone
                                       ? channels_[channel]
                                       : comms_[graph_rank.comm[program.calls[part.a].participant]];
-            Arrive(place, part.b, id, i, start, ns);
+            // What a message takes counts from the meeting for who waits for it.
+            Arrive(place, part.b, id, i, start, waits ? ns : 0, waits && measured, waits);
+            if (waits) continue;
+            s.group_end = std::max(s.group_end, start + ns);
+            rank.transfer_ns += ns;
+            List(s, id, i, start, start, start + ns);
           }
         }
         if (s.unmet != 0) {
@@ -535,8 +608,29 @@ absl::Status Evaluation::Stuck() const {
       "`prism inspect DIR` lists communications that do not match");
 }
 
-absl::StatusOr<Outcome> Evaluation::Run() {
-  Prepare();
+void Evaluation::Initialise(uint32_t rank, uint32_t participant, int64_t ready_ns) {
+  const Rank& who = graph_.ranks[rank];
+  if (!graph_.program_of(who).participants[participant].has_init) return;
+  Arrive(inits_[who.comm[participant]], 0, kNone, 0, ready_ns, 0, false, true, kNoToken);
+}
+
+void Evaluation::Visited(const Visit& visit) {
+  const Rank& rank = graph_.ranks[visit.rank];
+  const uint32_t channel = rank.channel[visit.call];
+  MeetingPlace& place =
+      channel != kNone ? channels_[channel]
+                       : comms_[rank.comm[graph_.program_of(rank).calls[visit.call].participant]];
+  const CallTime& call = durations_.calls[visit.rank][visit.call];
+  Arrive(place, visit.sequence, kNone, 0, visit.ready_ns, visit.waits ? call.ns : 0, false,
+         visit.waits, visit.token);
+}
+
+bool Evaluation::Done() const {
+  return std::all_of(sequences_.begin(), sequences_.end(),
+                     [](const Sequence& s) { return s.at >= s.size; });
+}
+
+void Evaluation::Advance() {
   while (!ready_.empty()) {
     const uint32_t id = ready_.back();
     ready_.pop_back();
@@ -546,6 +640,10 @@ absl::StatusOr<Outcome> Evaluation::Run() {
       RunThread(id);
     }
   }
+}
+
+absl::StatusOr<Outcome> Evaluation::Run() {
+  Advance();
   for (const Sequence& s : sequences_) {
     if (s.at < s.size) return Stuck();
     RankOutcome& rank = outcome_.ranks[s.rank];
@@ -585,5 +683,28 @@ absl::StatusOr<Outcome> Evaluate(const Graph& graph, const Durations& durations,
                                  const Options& options) {
   return Evaluation(graph, durations, options).Run();
 }
+
+class LiveEvaluation::State : public Evaluation {
+ public:
+  using Evaluation::Evaluation;
+};
+
+LiveEvaluation::LiveEvaluation(const Graph& graph, const Durations& durations,
+                               const Options& options, std::vector<uint8_t> outside)
+    : state_(std::make_unique<State>(graph, durations, options, std::move(outside))) {}
+LiveEvaluation::~LiveEvaluation() = default;
+
+void LiveEvaluation::Initialise(uint32_t rank, uint32_t participant, int64_t ready_ns) {
+  state_->Initialise(rank, participant, ready_ns);
+}
+
+void LiveEvaluation::Visit(const engine::Visit& visit) { state_->Visited(visit); }
+
+std::vector<Meeting> LiveEvaluation::Run() {
+  state_->Advance();
+  return state_->TakeMet();
+}
+
+bool LiveEvaluation::Done() const { return state_->Done(); }
 
 }  // namespace prism::engine

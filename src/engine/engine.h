@@ -18,6 +18,7 @@
 #define PRISM_ENGINE_ENGINE_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -51,6 +52,8 @@ struct Durations {
   int64_t launch_latency_ns = 0;  // from the end of the enqueue to the start on an idle stream
   /// Factors on host time by its source (what-if, ranges, shares).
   double host_scale[4] = {1, 1, 1, 1};
+  /// Factors on what the trace has measured of spans and communications.
+  double measured_span_scale = 1, measured_call_scale = 1;
 };
 
 /// Draws the duration of one operation: same arguments, same answer.
@@ -85,6 +88,13 @@ struct Interval {
   int64_t end_ns;
 };
 
+/// Time that a thread spends besides what its trace says: a what-if.
+struct Delay {
+  uint32_t rank;        // index in Graph::ranks
+  graph::Place before;  // operation of a thread
+  int64_t ns;
+};
+
 struct Options {
   /// Whether to list the operations of a rank that take time (index in Graph::ranks); empty: none.
   std::vector<uint8_t> timeline = {};
@@ -94,6 +104,7 @@ struct Options {
   uint32_t iteration = 0;
   /// Complete a communication when those that are in the graph have come (incomplete graphs).
   bool tolerate_missing = false;
+  std::vector<Delay> delays = {};
 };
 
 struct RankOutcome {
@@ -115,6 +126,54 @@ struct Outcome {
 /// FailedPrecondition: some operations can never complete; the message names them.
 absl::StatusOr<Outcome> Evaluate(const graph::Graph& graph, const Durations& durations,
                                  const Options& options = {});
+
+/// A communication of a rank that is played from outside: its stream has reached a call.
+struct Visit {
+  uint32_t rank;      // index in Graph::ranks
+  uint32_t call;      // of its program
+  uint32_t sequence;  // of the collective on its communicator, or order in the channel
+  int64_t ready_ns;
+  uint64_t token;     // names it in Meeting
+  bool waits = true;  // false: a send that ends before its receive comes (graph::EndsEarly)
+};
+
+/// A visit's communication has everybody it needs.
+struct Meeting {
+  uint64_t token;
+  int64_t met_ns;  // when the last one came
+  int64_t end_ns;
+};
+
+/// Evaluates a graph of which some ranks are not evaluated: they run somewhere, and say when they
+/// reach a communication. What depends on them waits until they do, everything else is evaluated as
+/// Evaluate() does; so if they come when Evaluate() says, all happens when Evaluate() says. Visits
+/// may come in any order.
+///
+///   LiveEvaluation live(graph, durations, {}, /*outside=*/{1, 0, 0, 0});
+///   live.Initialise(0, participant, 0);
+///   live.Visit({.rank = 0, .call = c, .sequence = 0, .ready_ns = 1'000, .token = 7});
+///   for (const Meeting& meeting : live.Run()) ...   // token 7 ends at meeting.end_ns
+///
+/// Keeps references to graph and durations. Not thread-safe.
+class LiveEvaluation {
+ public:
+  /// `outside`: by index in Graph::ranks, who is not evaluated.
+  LiveEvaluation(const graph::Graph& graph, const Durations& durations, const Options& options,
+                 std::vector<uint8_t> outside);
+  ~LiveEvaluation();
+
+  /// An outside rank comes to the initialisation of its `participant`-th communicator.
+  void Initialise(uint32_t rank, uint32_t participant, int64_t ready_ns);
+  void Visit(const Visit& visit);
+  /// Goes on as far as is possible; returns what has met since the last call.
+  std::vector<Meeting> Run();
+  /// Whether all that is evaluated has come to its end.
+  bool Done() const;
+
+ private:
+  class State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace prism::engine
 

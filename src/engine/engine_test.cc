@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -24,7 +25,9 @@ using graph::NodeId;
 using graph::Op;
 using graph::OpKind;
 using graph::testing::JobKind;
+using graph::testing::RecordedJob;
 using graph::testing::SyntheticJob;
+using graph::testing::WriteRecordedJob;
 using ::testing::HasSubstr;
 using trace::CallRecord;
 using trace::CommOp;
@@ -309,6 +312,9 @@ std::map<std::tuple<uint32_t, uint32_t, uint32_t>, int64_t> LongestPath(const Gr
       case Role::kDone:
         time[v] = start;
         if (op.kind == OpKind::kHost) time[v] += op.b;
+        if (op.kind == OpKind::kComm && g.vertices[before[v].front()].role == Role::kReady) {
+          time[v] += d.calls[node.rank][op.a].ns;  // a send that ends before its receive comes
+        }
         if (op.kind == OpKind::kSpan) {
           const SpanTime& span = d.spans[rank.program][op.a];
           time[v] = std::max(start + span.ns,
@@ -355,6 +361,7 @@ void WriteRandomJob(const std::string& directory, uint32_t world, uint64_t seed)
     c.peer = peer;
     c.count = count;
     c.group = group;
+    if (op == CommOp::kSend) c.bytes = count << 20;
     return w[r]->Call(c);
   };
   for (int event = 0; event < 400; ++event) {
@@ -401,11 +408,11 @@ void WriteRandomJob(const std::string& directory, uint32_t world, uint64_t seed)
       case 8: {
         const auto to = static_cast<uint32_t>(random() % world);
         if (to == r) break;
-        const uint64_t order = messages[{r, to}]++;
-        w[r]->Comm(stream, call(r, CommOp::kSend, static_cast<int32_t>(to), 1, 3), order,
+        const uint64_t order = messages[{r, to}]++, mib = 1 + random() % 8;  // above 4 it waits
+        w[r]->Comm(stream, call(r, CommOp::kSend, static_cast<int32_t>(to), 1, mib), order,
                    ValueSource::kExact);
         w[to]->Comm(state[to].streams[random() % 3],
-                    call(to, CommOp::kRecv, static_cast<int32_t>(r), 1, 3), order,
+                    call(to, CommOp::kRecv, static_cast<int32_t>(r), 1, mib), order,
                     ValueSource::kExact);
         break;
       }
@@ -482,6 +489,258 @@ TEST_F(EngineTest, AgreesWithTheLongestPathOfRandomGraphs) {
     EXPECT_EQ(compared, graph.ops);
     EXPECT_EQ(outcome->operations, graph.ops);
   }
+}
+
+// The host's work of two threads that take turns is done once, one after the other.
+TEST_F(EngineTest, ThreadsThatTakeTurnsDoNotRunSideBySide) {
+  {
+    Writer w;
+    ASSERT_EQ(w.Open(Path(0).c_str(), 0, 1), 0);
+    const uint32_t s = w.AddStream(0, 0, "s"), one[3] = {1, 1, 1};
+    const uint32_t k = w.Kernel(KernelKind::kKernel, "k", one, one, 0, 0);
+    const uint32_t main = w.ThisThread();
+    uint32_t engine = 0;
+    for (uint64_t step = 1; step <= 3; ++step) {
+      w.HostCall(100);
+      w.Launch(s, k);
+      w.HostCall(20);
+      std::thread([&] {
+        engine = w.ThisThread();
+        w.Handoff(main);
+        w.HostCall(300);
+        w.Launch(s, k);
+        w.HostCall(40);
+      }).join();
+      w.Handoff(engine);
+    }
+    w.HostCall(1);
+    ASSERT_EQ(w.Close(0), 0);
+  }
+  Graph graph = Load();
+  const auto outcome = Evaluate(graph, Simple(graph, {}, 0));
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(outcome->finish_ns, 3 * (100 + 20 + 300 + 40) + 1);
+  EXPECT_EQ(outcome->ranks[0].host_ns, outcome->finish_ns);
+  EXPECT_EQ(graph::CheckStructure(graph).size(), 0u);
+}
+
+TEST_F(EngineTest, EnqueuesOfThreadsThatTakeTurnsAreInTheirOrder) {
+  uint32_t streams[2];
+  {
+    Writer w;
+    ASSERT_EQ(w.Open(Path(0).c_str(), 0, 1), 0);
+    streams[0] = w.AddStream(0, 0, "a");
+    streams[1] = w.AddStream(0, 0, "b");
+    const uint32_t main = w.ThisThread();
+    for (uint64_t step = 1; step <= 3; ++step) {
+      w.Record(streams[0], 1, step);
+      uint32_t engine = 0;
+      std::thread([&] {
+        engine = w.ThisThread();
+        w.Handoff(main);
+        w.Record(streams[1], 2, step);
+      }).join();
+      w.Handoff(engine);
+    }
+    ASSERT_EQ(w.Close(0), 0);
+  }
+  const Graph graph = Load();
+  std::vector<uint32_t> order;
+  for (const graph::Place place : graph.programs[0].EnqueueOrder()) order.push_back(place.sequence);
+  EXPECT_THAT(order, ::testing::ElementsAre(streams[0], streams[1], streams[0], streams[1],
+                                            streams[0], streams[1]));
+}
+
+// What was recorded comes out again: who was late, for how long the others waited, and when.
+TEST_F(EngineTest, RecordedJobsRunAsTheyDid) {
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 12; ++round) {
+    std::vector<int64_t> host(64), span(64);
+    for (int64_t& ns : host) ns = static_cast<int64_t>(random() % 40'000);
+    for (int64_t& ns : span) ns = static_cast<int64_t>(random() % 60'000);
+    const RecordedJob job = {.world = 2 + static_cast<uint32_t>(round) % 3,
+                             .steps = 8,
+                             .host_ns = [&](uint32_t r, uint32_t s) { return host[r * 8 + s]; },
+                             .span_ns = [&](uint32_t r, uint32_t s) { return span[r * 8 + s]; },
+                             .transfer_ns = [](uint32_t s) { return int64_t{3000} + s; },
+                             .synchronize = round % 2 == 0};
+    std::filesystem::remove_all(directory_ + "/trace");
+    const std::vector<int64_t> ends = WriteRecordedJob(directory_, job);
+    ASSERT_EQ(ends.size(), 8u);
+    const Graph graph = Load();
+    // The model's figures would be others.
+    const auto outcome = Evaluate(graph, Simple(graph, {{"", 1'000'000}}, 1'000'000));
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    EXPECT_EQ(outcome->finish_ns, ends.back()) << round;
+    for (const RankOutcome& r : outcome->ranks) EXPECT_EQ(r.transfer_ns, 8 * 3000 + 7 * 8 / 2);
+  }
+}
+
+// Each rank alone measures only how long it waited; the model is not asked for what one has
+// measured.
+TEST_F(EngineTest, WhatOneMemberHasMeasuredBeatsTheModelOfTheOthers) {
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    Writer w;
+    ASSERT_EQ(w.Open(Path(rank).c_str(), rank, 2), 0);
+    const uint32_t s = w.AddStream(0, 0, "s"), world[] = {0, 1};
+    w.Communicator({1, 2, rank, 0, 0}, world);
+    CallRecord call{};
+    call.comm = 1;
+    call.peer = -1;
+    call.group = 1;
+    w.Comm(s, w.Call(call), 0, ValueSource::kExact);
+    w.Comm(s, w.Call(call), 1, ValueSource::kExact);
+    const int64_t ns[] = {70, -1};
+    if (rank == 1) w.Timing(s, 0, ns, 2);
+    ASSERT_EQ(w.Close(0), 0);
+  }
+  const Graph graph = Load();
+  Durations d = Simple(graph, {}, 500);
+  EXPECT_EQ(Evaluate(graph, d)->finish_ns, 70 + 500);
+  d.measured_call_scale = 2;
+  EXPECT_EQ(Evaluate(graph, d)->finish_ns, 140 + 500);
+}
+
+TEST_F(EngineTest, MeasuredSpansFollowTheirFactorAlone) {
+  const RecordedJob job = {.world = 1,
+                           .steps = 3,
+                           .host_ns = [](uint32_t, uint32_t) { return 100; },
+                           .span_ns = [](uint32_t, uint32_t) { return 50'000; },
+                           .transfer_ns = [](uint32_t) { return 0; }};
+  const std::vector<int64_t> ends = WriteRecordedJob(directory_, job);
+  const Graph graph = Load();
+  Durations d = Simple(graph, {}, 0);
+  d.measured_span_scale = 1.5;
+  EXPECT_EQ(Evaluate(graph, d)->finish_ns, ends.back() + 3 * (25'000 + 5'000));
+  d = Simple(graph, {}, 0);
+  for (double& scale : d.host_scale) scale = 3;
+  d.host_scale[static_cast<size_t>(TimeSource::kMeasured)] = 2;
+  EXPECT_EQ(Evaluate(graph, d)->finish_ns, ends.back() + 3 * 100);
+}
+
+// A what-if against the job that did it: when its steps end, by the writer's own account.
+TEST_F(EngineTest, DelaysDoWhatARunWithThemDoes) {
+  struct Case {
+    const char* what;
+    int64_t span[2];
+    bool synchronize;
+    int64_t delay, moves;  // of rank 1, and how much longer a step takes
+  };
+  constexpr int64_t kHost = 2000, kTransfer = 1000, kUs = 1000;
+  for (const Case& c : {
+           Case{"the last rank: exposed", {20 * kUs, 80 * kUs}, true, 50 * kUs, 50 * kUs},
+           Case{"the first rank: hidden", {80 * kUs, 20 * kUs}, true, 50 * kUs, 0},
+           Case{"partly hidden", {80 * kUs, 20 * kUs}, true, 75 * kUs, 15 * kUs},
+           Case{"a host that runs ahead: hidden", {80 * kUs, 80 * kUs}, false, 50 * kUs, 0},
+           Case{"too much for that",
+                {80 * kUs, 80 * kUs},
+                false,
+                100 * kUs,
+                100 * kUs + kHost - 91 * kUs},
+       }) {
+    RecordedJob job = {.steps = 30,
+                       .host_ns = [](uint32_t, uint32_t) { return kHost; },
+                       .span_ns = [&](uint32_t r, uint32_t) { return c.span[r]; },
+                       .transfer_ns = [](uint32_t) { return kTransfer; },
+                       .synchronize = c.synchronize,
+                       .delayed_rank = 1};
+    std::filesystem::remove_all(directory_ + "/trace");
+    const std::vector<int64_t> before = WriteRecordedJob(directory_, job);
+    Graph graph = Load();
+    job.delay_ns = c.delay;
+    const std::vector<int64_t> truth = WriteRecordedJob(directory_ + "/with", job);
+    ASSERT_EQ(truth.size(), 30u);
+
+    const auto steps = graph::DetectSteps(&graph);
+    ASSERT_TRUE(steps.ok()) << steps.status();
+    Options options{.probes = &steps->ends};
+    const uint32_t program = graph.ranks[1].program;
+    for (const graph::Place place :
+         graph::StepBeginnings(graph.programs[program], steps->ends[program])) {
+      ASSERT_NE(place.sequence, kNone);
+      options.delays.push_back({1, place, c.delay});
+    }
+    const auto outcome = Evaluate(graph, Simple(graph, {}, 0), options);
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    // The last step runs from one all-reduce to the next, as do the writer's in a steady state.
+    const std::vector<int64_t>& probes = outcome->ranks[0].probes;
+    EXPECT_EQ(probes.back() - probes[probes.size() - 2], truth[29] - truth[28]) << c.what;
+    EXPECT_EQ(truth[29] - truth[28] - (before[29] - before[28]), c.moves) << c.what;
+  }
+}
+
+// A rank that comes when the whole evaluation says it comes meets when that says it meets: in the
+// order of time, and in any other.
+TEST_F(EngineTest, OutsideRankThatKeepsTimeMeetsAsTheWholeEvaluationSays) {
+  std::mt19937 random(7);
+  for (const JobKind kind : {JobKind::kDataParallel, JobKind::kFullyShardedDP, JobKind::kPipeline,
+                             JobKind::kExpertParallel}) {
+    Graph graph = Job({.kind = kind, .world = 4, .steps = 3});
+    Durations d = Simple(graph, {{"forward", 900}, {"backward", 2100}}, 0);
+    for (std::vector<CallTime>& calls : d.calls) {
+      for (CallTime& call : calls) call.ns = 100 + static_cast<int64_t>(random() % 5000);
+    }
+    for (uint32_t outside = 0; outside < 4; ++outside) {
+      std::vector<uint8_t> only(4, 0);
+      only[outside] = 1;
+      const auto whole = Evaluate(graph, d, {.timeline = only});
+      ASSERT_TRUE(whole.ok()) << whole.status();
+      const graph::Rank& rank = graph.ranks[outside];
+      const graph::Program& program = graph.program_of(rank);
+      std::vector<Visit> visits;
+      std::vector<int64_t> ends;  // by token; -1: a send that waits for nobody
+      for (const Interval& i : whole->timeline) {
+        const std::vector<Op>& ops = program.sequences[i.sequence].ops;
+        if (ops[i.op].kind != OpKind::kComm) continue;
+        uint32_t first = i.op;
+        while (ops[first].detail == 0) --first;
+        const bool waits = !graph::EndsEarly(program, &ops[first]);
+        visits.push_back({outside, ops[i.op].a, ops[i.op].b, i.start_ns, ends.size(), waits});
+        ends.push_back(waits ? i.end_ns : -1);
+      }
+      ASSERT_FALSE(visits.empty());
+      for (const bool in_order : {true, false}) {
+        if (in_order) {
+          std::stable_sort(visits.begin(), visits.end(),
+                           [](const Visit& x, const Visit& y) { return x.ready_ns < y.ready_ns; });
+        } else {
+          std::shuffle(visits.begin(), visits.end(), random);
+        }
+        LiveEvaluation live(graph, d, {}, only);
+        for (uint32_t p = 0; p < program.participants.size(); ++p) live.Initialise(outside, p, 0);
+        std::vector<int> met(ends.size(), 0);
+        const auto take = [&] {
+          for (const Meeting& meeting : live.Run()) {
+            ++met[meeting.token];
+            if (ends[meeting.token] >= 0) {
+              EXPECT_EQ(meeting.end_ns, ends[meeting.token]) << meeting.token;
+            }
+          }
+        };
+        for (const Visit& visit : visits) {
+          live.Visit(visit);
+          take();
+        }
+        EXPECT_THAT(met, ::testing::Each(1));
+        EXPECT_TRUE(live.Done());
+      }
+    }
+  }
+}
+
+TEST_F(EngineTest, OutsideRankThatIsLateDelaysTheOthersByAsMuch) {
+  Graph graph = Job({.kind = JobKind::kDataParallel, .world = 2, .steps = 1, .layers = 1});
+  const Durations d = Simple(graph, {{"forward", 100}, {"backward", 100}}, 50);
+  LiveEvaluation live(graph, d, {}, {1, 0});
+  live.Initialise(0, 0, 0);
+  EXPECT_TRUE(live.Run().empty());
+  live.Visit({.rank = 0, .call = 0, .sequence = 0, .ready_ns = 1'000'000, .token = 9});
+  const std::vector<Meeting> met = live.Run();
+  ASSERT_EQ(met.size(), 1u);
+  EXPECT_EQ(met[0].token, 9u);
+  EXPECT_EQ(met[0].met_ns, 1'000'000);
+  EXPECT_EQ(met[0].end_ns, 1'000'050);
+  EXPECT_TRUE(live.Done());
 }
 
 TEST_F(EngineTest, TimelineCoversEverySpanAndCommunication) {

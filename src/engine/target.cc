@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
@@ -46,6 +47,7 @@ absl::StatusOr<Gpu> ParseGpu(std::string_view text) {
     Gpu g{};
     g.name = j.at("name").get<std::string>();
     g.memory_bytes = j.at("memory_bytes").get<uint64_t>();
+    g.context_bytes = j.at("context_bytes").get<uint64_t>();
     g.memory_bandwidth = j.at("memory_bandwidth").get<double>();
     g.flops = j.at("flops").get<std::map<std::string, double>>();
     g.gemm_efficiency = j.at("gemm_efficiency").get<double>();
@@ -93,7 +95,12 @@ absl::StatusOr<Gpu> ParseGpu(std::string_view text) {
   }
 }
 
-absl::StatusOr<Target> ParseTarget(std::string_view text) {
+absl::StatusOr<Target> ParseTarget(std::string_view given) {
+  // Names of GPUs may be written in capitals, as NVIDIA does; paths of tables are as they are.
+  std::string lower(given);
+  absl::AsciiStrToLower(&lower);
+  const bool is_path = given.find_first_of("/.") != std::string_view::npos;
+  const std::string_view text = is_path ? given : std::string_view(lower);
   Target target;
   target.text = std::string(text);
   std::string name(text);

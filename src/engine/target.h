@@ -35,6 +35,7 @@ struct HostTimes {
 struct Gpu {
   std::string name;  // "NVIDIA H200"
   uint64_t memory_bytes;
+  uint64_t context_bytes;  // what a process's context takes from it
   double memory_bandwidth;
   std::map<std::string, double>
       flops;  // dense, by type of the inputs as in docs/reference/kernel-names.md: "bf16"

@@ -307,7 +307,7 @@ ExplicitGraph ExpandEdges(const Graph& graph) {
             const uint32_t m =
                 meeting(rank.comm[call.participant], rank.channel[op.a], op.b, {r, s, i});
             g.edges.emplace_back(ready[s][first], m);
-            g.edges.emplace_back(m, done[s][i]);
+            g.edges.emplace_back(EndsEarly(program, &ops[first]) ? ready[s][first] : m, done[s][i]);
             break;
           }
           case OpKind::kCommInit: {

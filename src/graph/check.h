@@ -44,7 +44,7 @@ struct NodeId {
 /// The graph as vertices and edges. Every operation has a vertex for its completion. A
 /// communication that begins a group on its stream (alone or with others) and a kCommInit also have
 /// one for being ready, and every set of matching calls has one for their meeting: ready of all ->
-/// meeting -> completion of all.
+/// meeting -> completion of all, but of sends that end early: those complete after they are ready.
 struct ExplicitGraph {
   enum class Role : uint8_t { kDone, kReady, kMeeting };
   struct Vertex {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -11,9 +12,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "src/base/status.h"
+#include "src/graph/measured.h"
 
 namespace prism::graph {
 namespace {
+
+static_assert(kNone == trace::kUnknownRank);
 
 using trace::Completeness;
 using trace::Reader;
@@ -22,31 +26,89 @@ using trace::Reader;
 // would not help.
 constexpr size_t kMaxCandidates = 4;
 
-// Medians of the samples of each node.
+// Medians of the samples of each node. Most have one: what was recorded is in a row of chunks.
 std::vector<std::vector<int64_t>> Measured(const Reader& trace) {
   std::vector<std::vector<int64_t>> medians;
   if (trace.timings().empty()) return medians;
   medians.resize(trace.sequences().size());
-  std::vector<std::vector<const trace::Timing*>> by_sequence(trace.sequences().size());
-  for (const trace::Timing& t : trace.timings()) by_sequence[t.sequence].push_back(&t);
-  for (uint32_t s = 0; s < by_sequence.size(); ++s) {
-    if (by_sequence[s].empty()) continue;
-    medians[s].resize(trace.nodes(s).size(), -1);
-    std::vector<int64_t> samples;
-    for (uint64_t node = 0; node < medians[s].size(); ++node) {
-      samples.clear();
-      for (const trace::Timing* t : by_sequence[s]) {
-        if (node >= t->first && node - t->first < t->ns.size() && t->ns[node - t->first] >= 0) {
-          samples.push_back(t->ns[node - t->first]);
-        }
+  absl::flat_hash_map<std::pair<uint32_t, uint64_t>, std::vector<int64_t>> several;
+  for (const trace::Timing& t : trace.timings()) {
+    std::vector<int64_t>& own = medians[t.sequence];
+    if (own.empty()) own.resize(trace.nodes(t.sequence).size(), -1);
+    for (uint64_t i = 0; i < t.ns.size() && t.first + i < own.size(); ++i) {
+      if (t.ns[i] < 0) continue;
+      int64_t& ns = own[t.first + i];
+      if (ns >= 0) {
+        std::vector<int64_t>& samples = several[{t.sequence, t.first + i}];
+        if (samples.empty()) samples.push_back(ns);
+        samples.push_back(t.ns[i]);
+      } else {
+        ns = t.ns[i];
       }
-      if (samples.empty()) continue;
-      const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
-      std::nth_element(samples.begin(), middle, samples.end());
-      medians[s][node] = *middle;
     }
   }
+  for (auto& [node, samples] : several) {
+    const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
+    std::nth_element(samples.begin(), middle, samples.end());
+    medians[node.first][node.second] = *middle;
+  }
   return medians;
+}
+
+// Splits traces into the programs that a script ran one after the other, in that order: another one
+// begins where a rank comes again or the world is another.
+std::vector<std::vector<Reader>> Launches(std::vector<Reader> traces) {
+  std::stable_sort(traces.begin(), traces.end(), [](const Reader& x, const Reader& y) {
+    return x.start_unix_ns() < y.start_unix_ns();
+  });
+  std::vector<std::vector<Reader>> launches;
+  std::set<uint32_t> ranks;
+  for (Reader& trace : traces) {
+    if (launches.empty() || trace.world() != launches.back().front().world() ||
+        ranks.count(trace.rank()) != 0) {
+      launches.emplace_back();
+      ranks.clear();
+    }
+    ranks.insert(trace.rank());
+    launches.back().push_back(std::move(trace));
+  }
+  return launches;
+}
+
+using WorldRanks = absl::flat_hash_map<uint32_t, std::vector<uint32_t>>;  // by communicator
+
+// World ranks of the members of every communicator. A rank of a recorded job may know no other
+// member than itself (kNone): each trace names its own, so together they name all.
+WorldRanks MergeMembers(const std::vector<Reader>& traces) {
+  WorldRanks merged;
+  for (const Reader& t : traces) {
+    for (const trace::Communicator& c : t.communicators()) {
+      const auto [it, inserted] = merged.try_emplace(c.record.comm);
+      std::vector<uint32_t>& ranks = it->second;
+      if (inserted) {
+        ranks.assign(c.world_ranks.begin(), c.world_ranks.end());
+        continue;
+      }
+      // Traces that contradict each other are told of when the second one is added to the graph.
+      for (size_t i = 0; i < std::min(ranks.size(), c.world_ranks.size()); ++i) {
+        if (ranks[i] == kNone) ranks[i] = c.world_ranks[i];
+      }
+    }
+  }
+  return merged;
+}
+
+bool Contradict(const std::vector<uint32_t>& x, const std::vector<uint32_t>& y) {
+  return x.size() != y.size() ||
+         !std::equal(x.begin(), x.end(), y.begin(),
+                     [](uint32_t a, uint32_t b) { return a == b || a == kNone || b == kNone; });
+}
+
+// "0,2,?"
+std::string MemberList(const std::vector<uint32_t>& ranks) {
+  return absl::StrJoin(ranks, ",", [](std::string* out, uint32_t rank) {
+    rank == kNone ? absl::StrAppend(out, "?") : absl::StrAppend(out, rank);
+  });
 }
 
 }  // namespace
@@ -87,6 +149,11 @@ absl::StatusOr<Graph> LoadJob(const std::string& directory, const LoadOptions& o
         "the program made no CUDA call under prism, or the capture did not start: see its output");
   }
   std::sort(paths.begin(), paths.end());
+  // "rank-00000-1.prt": a rank's second trace.
+  const bool several = std::any_of(paths.begin(), paths.end(), [](const std::string& path) {
+    const std::string stem = fs::path(path).stem().string();
+    return std::count(stem.begin(), stem.end(), '-') > 1;
+  });
   std::vector<Reader> traces;
   traces.reserve(paths.size());
   std::vector<std::string> skipped;
@@ -107,7 +174,23 @@ absl::StatusOr<Graph> LoadJob(const std::string& directory, const LoadOptions& o
     }
     traces.push_back(*std::move(reader));
   }
-  PRISM_ASSIGN_OR_RETURN(Graph graph, BuildGraph(std::move(traces), options));
+  std::vector<std::vector<Reader>> launches;
+  if (several && !traces.empty()) {
+    launches = Launches(std::move(traces));
+  } else {
+    launches.push_back(std::move(traces));
+  }
+  const auto count = static_cast<uint32_t>(launches.size());
+  const uint32_t launch = options.launch == 0 ? count : options.launch;
+  if (launch > count) {
+    return WithHint(
+        absl::InvalidArgumentError(absl::StrCat(directory, " holds ", count, " program",
+                                                count == 1 ? "" : "s", ", no number ", launch)),
+        "they are counted from 1, in the order in which the command ran them");
+  }
+  PRISM_ASSIGN_OR_RETURN(Graph graph, BuildGraph(std::move(launches[launch - 1]), options));
+  graph.launch = launch;
+  graph.launches = count;
   graph.warnings.insert(graph.warnings.end(), skipped.begin(), skipped.end());
   return graph;
 }
@@ -151,6 +234,8 @@ absl::StatusOr<Graph> BuildGraph(std::vector<Reader> traces, const LoadOptions& 
     graph.warnings.push_back(text);
   }
 
+  const WorldRanks members = MergeMembers(traces);
+
   absl::flat_hash_map<uint64_t, std::vector<std::pair<size_t, uint32_t>>>
       candidates;  // hash -> (trace, program)
   absl::flat_hash_map<uint64_t, std::vector<std::pair<uint32_t, std::vector<uint32_t>>>>
@@ -164,6 +249,9 @@ absl::StatusOr<Graph> BuildGraph(std::vector<Reader> traces, const LoadOptions& 
     const Reader& t = traces[i];
     Rank rank;
     rank.rank = t.rank();
+    rank.path = t.path();
+    graph.start_unix_ns =
+        i == 0 ? t.start_unix_ns() : std::min(graph.start_unix_ns, t.start_unix_ns());
     rank.completeness = t.completeness();
     if (t.completeness() != Completeness::kSealed) incomplete.push_back(t.rank());
     graph.trace_bytes += t.file_bytes();
@@ -207,16 +295,15 @@ absl::StatusOr<Graph> BuildGraph(std::vector<Reader> traces, const LoadOptions& 
       const auto [it, inserted] = comm_index.try_emplace(
           binding.comm[p], static_cast<uint32_t>(graph.communicators.size()));
       if (inserted) {
-        Communicator c{binding.comm[p], binding.world_ranks[p], {}, 0};
+        Communicator c{binding.comm[p], members.at(binding.comm[p]), {}, 0};
         c.members.resize(c.world_ranks.size());
         graph.communicators.push_back(std::move(c));
       }
       Communicator& c = graph.communicators[it->second];
-      if (c.world_ranks != binding.world_ranks[p]) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("rank ", t.rank(), " knows communicator ", c.number, " as one of ranks ",
-                         absl::StrJoin(binding.world_ranks[p], ","), ", others as one of ",
-                         absl::StrJoin(c.world_ranks, ",")));
+      if (Contradict(c.world_ranks, binding.world_ranks[p])) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "rank ", t.rank(), " knows communicator ", c.number, " as one of ranks ",
+            MemberList(binding.world_ranks[p]), ", others as one of ", MemberList(c.world_ranks)));
       }
       Member& member = c.members[rank.comm_rank[p]];
       if (member.rank != kNone) {
@@ -258,6 +345,24 @@ absl::StatusOr<Graph> BuildGraph(std::vector<Reader> traces, const LoadOptions& 
     }
     graph.ranks.push_back(std::move(rank));
   }
+  for (const Communicator& c : graph.communicators) {
+    std::vector<uint32_t> unnamed;
+    for (uint32_t i = 0; i < c.size(); ++i) {
+      if (c.world_ranks[i] == kNone) unnamed.push_back(i);
+    }
+    if (unnamed.empty()) continue;
+    const std::string text =
+        absl::StrCat("communicator ", c.number, " of ranks ", MemberList(c.world_ranks),
+                     ": no trace names its member", unnamed.size() == 1 ? " " : "s ",
+                     RankList(unnamed), " of ", c.size());
+    if (!options.allow_incomplete) {
+      return WithHint(absl::FailedPreconditionError(text),
+                      "their ranks died before they told, or their traces are of another run; "
+                      "--allow-incomplete goes on without them");
+    }
+    graph.warnings.push_back(text);
+  }
+  AlignCommunications(&graph);
   if (!incomplete.empty()) {
     graph.warnings.push_back(absl::StrCat(
         "incomplete traces of ranks ", RankList(incomplete),

@@ -31,6 +31,7 @@ struct Member {
 
 struct Communicator {
   uint32_t number;  // job-wide
+  /// By position; kNone: no trace names that member (only with LoadOptions::allow_incomplete).
   std::vector<uint32_t> world_ranks;
   std::vector<Member> members;  // by position
   uint32_t expected_init = 0;   // members whose programs contain the initialisation
@@ -46,6 +47,7 @@ struct Channel {
 
 struct Rank {
   uint32_t rank;               // world rank
+  std::string path;            // of its trace
   uint32_t program;            // index in Graph::programs
   std::vector<uint32_t> comm;  // of each participant: index in Graph::communicators
   std::vector<uint32_t> comm_rank;
@@ -55,7 +57,7 @@ struct Rank {
   uint32_t meta = kNone;          // index in Graph::metas
   trace::Completeness completeness = trace::Completeness::kSealed;
   /// Measured durations of each sequence's nodes where the trace has them (medians over
-  /// iterations), -1 where not.
+  /// iterations), -1 where not. Of communications: of the transfer, without waiting (measured.h).
   std::vector<std::vector<int64_t>> measured_ns;
 };
 
@@ -69,14 +71,19 @@ struct Graph {
   std::vector<std::string> warnings;  // what was tolerated
   uint64_t ops = 0;                   // over all ranks
   uint64_t trace_bytes = 0;
+  /// Which of the programs that the job's command ran, one after the other, counted from 1.
+  uint32_t launch = 1, launches = 1;
+  uint64_t start_unix_ns = 0;  // of its first rank
 
   const Program& program_of(const Rank& rank) const { return programs[rank.program]; }
 };
 
 struct LoadOptions {
-  /// Accept missing ranks and incomplete traces, with a warning for each kind; else
-  /// FailedPrecondition, DataLoss.
+  /// Accept missing ranks, members that no trace names and incomplete traces, with a warning for
+  /// each kind; else FailedPrecondition, DataLoss.
   bool allow_incomplete = false;
+  /// Which of the programs that a script ran as the same ranks, counted from 1; 0: the last.
+  uint32_t launch = 0;
 };
 
 /// Name of a rank's trace in its job directory: "trace/rank-00003.prt".
@@ -87,8 +94,9 @@ std::string TraceName(uint32_t rank);
 std::string RankList(const std::vector<uint32_t>& ranks, size_t most = 12,
                      const char* separator = ", ");
 
-/// Loads all traces of a job directory. NotFound: no such directory; FailedPrecondition: it holds
-/// no traces, or not all ranks'; DataLoss and others as Reader::Open.
+/// Loads all traces of a job directory (of one program, if its command ran several). NotFound: no
+/// such directory; FailedPrecondition: it holds no traces, or not all ranks'; InvalidArgument: it
+/// holds no such launch; DataLoss and others as Reader::Open.
 absl::StatusOr<Graph> LoadJob(const std::string& directory, const LoadOptions& options = {});
 
 /// Builds the graph of the given traces, which are no longer needed afterwards.

@@ -68,6 +68,7 @@ class GraphTest : public ::testing::Test {
       call.op = static_cast<uint32_t>(calls[i].op);
       call.dtype = calls[i].dtype;
       call.count = calls[i].count;
+      if (calls[i].op == CommOp::kSend) call.bytes = calls[i].count * sizeof(float);
       call.peer = calls[i].peer;
       call.group = 1;
       call.call_site = w.String("line" + std::to_string(i));
@@ -78,8 +79,147 @@ class GraphTest : public ::testing::Test {
     ASSERT_EQ(w.Close(0), 0);
   }
 
+  // A rank as `prism record` leaves it: of each communicator (number, positions of the ranks;
+  // kNone: its member does not know) it makes one all-reduce.
+  struct GroupSpec {
+    uint32_t number;
+    std::vector<uint32_t> world_ranks;
+    uint32_t position;
+  };
+  void WriteRecordedRank(uint32_t rank, uint32_t world, const std::vector<GroupSpec>& groups) {
+    std::filesystem::create_directory(directory_ + "/trace");
+    Writer w;
+    ASSERT_EQ(w.Open((directory_ + "/" + TraceName(rank)).c_str(), rank, world), 0);
+    const uint32_t stream = w.AddStream(0, 0, "s");
+    for (const GroupSpec& group : groups) {
+      const auto size = static_cast<uint32_t>(group.world_ranks.size());
+      w.Communicator({group.number, size, group.position, 0, 0}, group.world_ranks.data());
+      CallRecord call{};
+      call.comm = group.number;
+      call.op = static_cast<uint32_t>(CommOp::kAllReduce);
+      call.peer = -1;
+      call.count = call.group = 1;
+      w.Comm(stream, w.Call(call), 0, ValueSource::kExact);
+    }
+    ASSERT_EQ(w.Close(0), 0);
+  }
+
   std::string directory_;
 };
+
+TEST_F(GraphTest, ProgramsOfOneScriptAreJobsOfTheirOwn) {
+  // As a script leaves them that prepares with one process, then trains twice with two ranks.
+  const auto path = [&](const char* name) { return directory_ + "/trace/" + name; };
+  const std::string second = path("rank-00000-1.prt"), third = path("rank-00000-2.prt");
+  WriteRank(0, 1, {});
+  std::filesystem::rename(path("rank-00000.prt"), path("first"));
+  for (const std::string& name : {second, third}) {
+    WriteRank(0, 2, {{CommOp::kAllReduce}});
+    std::filesystem::rename(path("rank-00000.prt"), name);
+    WriteRank(1, 2, {{CommOp::kAllReduce}});
+    if (name == second) std::filesystem::rename(path("rank-00001.prt"), path("kept"));
+  }
+  std::filesystem::rename(path("first"), path("rank-00000.prt"));
+  std::filesystem::rename(path("rank-00001.prt"), path("rank-00001-1.prt"));
+  std::filesystem::rename(path("kept"), path("rank-00001.prt"));
+  const std::vector<std::vector<std::string>> expected{
+      {path("rank-00000.prt")},
+      {second, path("rank-00001.prt")},
+      {third, path("rank-00001-1.prt")},
+  };
+  for (uint32_t launch = 1; launch <= 3; ++launch) {
+    const absl::StatusOr<Graph> graph = LoadJob(directory_, {.launch = launch});
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    EXPECT_EQ(graph->launches, 3u);
+    std::vector<std::string> paths;
+    for (const Rank& rank : graph->ranks) paths.push_back(rank.path);
+    EXPECT_EQ(paths, expected[launch - 1]);
+    EXPECT_THAT(CheckStructure(*graph), IsEmpty());
+  }
+  EXPECT_EQ(LoadJob(directory_)->launch, 3u);
+  EXPECT_EQ(LoadJob(directory_, {.launch = 4}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(GraphTest, DevicesOfOneProcessAnswerEachOtherOnOneStream) {
+  // Two devices of one process are members of a communicator; their default streams have one
+  // handle, so their calls are on one stream.
+  std::filesystem::create_directory(directory_ + "/trace");
+  Writer w;
+  ASSERT_EQ(w.Open((directory_ + "/" + TraceName(0)).c_str(), 0, 1), 0);
+  const uint32_t stream = w.AddStream(0, 0, "default stream");
+  const uint32_t ranks[] = {0, 0};
+  w.Communicator({1, 2, 0, 0, 0}, ranks);
+  w.Communicator({1, 2, 1, 1, 0}, ranks);
+  for (uint64_t sequence = 0; sequence < 3; ++sequence) {
+    for (const uint64_t bytes : {16, 0}) {  // the root contributes, the other does not
+      CallRecord call{};
+      call.comm = 1;
+      call.op = static_cast<uint32_t>(CommOp::kBroadcast);
+      call.dtype = 7;
+      call.count = 4;
+      call.bytes = bytes;
+      call.group = 1;
+      w.Comm(stream, w.Call(call), sequence, ValueSource::kExact);
+    }
+    w.Record(stream, 1, sequence + 1);
+  }
+  w.SyncStream(stream);
+  ASSERT_EQ(w.Close(0), 0);
+  const absl::StatusOr<Graph> graph = LoadJob(directory_);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_THAT(CheckStructure(*graph), IsEmpty());
+  ASSERT_THAT(graph->programs[0].participants, SizeIs(2));
+  for (const Participant& p : graph->programs[0].participants) EXPECT_EQ(p.collectives, 3u);
+}
+
+// Ranks 0 and 2, 1 and 3 are groups; each rank knows of its group only itself.
+TEST_F(GraphTest, MembersOfRecordedGroupsAreNamedByTheirOwnTraces) {
+  const std::vector<uint32_t> all = {0, 1, 2, 3};
+  WriteRecordedRank(0, 4, {{7, all, 0}, {20, {0, kNone}, 0}});
+  WriteRecordedRank(1, 4, {{7, all, 1}, {21, {1, kNone}, 0}});
+  WriteRecordedRank(2, 4, {{7, all, 2}, {20, {kNone, 2}, 1}});
+  WriteRecordedRank(3, 4, {{7, all, 3}, {21, {kNone, 3}, 1}});
+  const absl::StatusOr<Graph> graph = LoadJob(directory_);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  ASSERT_THAT(graph->communicators, SizeIs(3));
+  EXPECT_EQ(graph->communicators[0].world_ranks, all);
+  EXPECT_EQ(graph->communicators[1].world_ranks, (std::vector<uint32_t>{0, 2}));
+  EXPECT_EQ(graph->communicators[2].world_ranks, (std::vector<uint32_t>{1, 3}));
+  EXPECT_EQ(graph->communicators[2].members[1].rank, 3u);
+  EXPECT_THAT(graph->warnings, IsEmpty());
+  EXPECT_THAT(CheckStructure(*graph), IsEmpty());
+}
+
+TEST_F(GraphTest, AMemberThatNoTraceNamesIsReported) {
+  WriteRecordedRank(0, 2, {{20, {0, kNone}, 0}});
+  WriteRecordedRank(1, 2, {});
+  const absl::StatusOr<Graph> graph = LoadJob(directory_);
+  EXPECT_EQ(graph.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(std::string(graph.status().message()),
+            "communicator 20 of ranks 0,?: no trace names its member 1 of 2");
+  EXPECT_THAT(HintOf(graph.status()), HasSubstr("--allow-incomplete"));
+
+  const absl::StatusOr<Graph> partial = LoadJob(directory_, {.allow_incomplete = true});
+  ASSERT_TRUE(partial.ok()) << partial.status();
+  EXPECT_THAT(partial->warnings, ::testing::Contains(HasSubstr("no trace names its member 1")));
+  EXPECT_THAT(CheckStructure(*partial), IsEmpty());
+}
+
+TEST_F(GraphTest, RecordedTracesThatContradictEachOtherAreRefused) {
+  WriteRecordedRank(0, 3, {{20, {0, 2}, 0}});
+  WriteRecordedRank(1, 3, {{20, {kNone, 1}, 1}});
+  WriteRecordedRank(2, 3, {});
+  const absl::StatusOr<Graph> graph = LoadJob(directory_);
+  EXPECT_EQ(graph.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(graph.status().message()),
+              HasSubstr("rank 1 knows communicator 20 as one of ranks ?,1, others as one of 0,2"));
+
+  // Two ranks at one position, none of whom knows of the other.
+  WriteRecordedRank(0, 3, {{20, {0, kNone}, 0}});
+  WriteRecordedRank(1, 3, {{20, {1, kNone}, 0}});
+  EXPECT_THAT(std::string(LoadJob(directory_).status().message()),
+              HasSubstr("communicator 20 as one of ranks 1,?"));
+}
 
 TEST_F(GraphTest, EquivalentRanksShareOneProgram) {
   const Graph graph = Load({.kind = JobKind::kDataParallel, .world = 32});
@@ -253,9 +393,15 @@ TEST_F(GraphTest, UnmatchedSendAndWrongCountAreFound) {
   EXPECT_EQ(findings[1].kind, FindingKind::kMismatch);
 }
 
-TEST_F(GraphTest, CrossedSendsAreACycle) {
-  WriteRank(0, 2, {{CommOp::kSend, 4, 1}, {CommOp::kRecv, 4, 1}});
-  WriteRank(1, 2, {{CommOp::kSend, 4, 0}, {CommOp::kRecv, 4, 0}});
+TEST_F(GraphTest, CrossedSendsThatFitIntoTheFifosAreNone) {
+  WriteRank(0, 2, {{CommOp::kSend, 1 << 20, 1}, {CommOp::kRecv, 1 << 20, 1}});
+  WriteRank(1, 2, {{CommOp::kSend, 1 << 20, 0}, {CommOp::kRecv, 1 << 20, 0}});
+  EXPECT_THAT(CheckStructure(*LoadJob(directory_)), IsEmpty());
+}
+
+TEST_F(GraphTest, CrossedSendsThatDoNotFitAreACycle) {
+  WriteRank(0, 2, {{CommOp::kSend, 2 << 20, 1}, {CommOp::kRecv, 2 << 20, 1}});
+  WriteRank(1, 2, {{CommOp::kSend, 2 << 20, 0}, {CommOp::kRecv, 2 << 20, 0}});
   const auto findings = CheckStructure(*LoadJob(directory_));
   ASSERT_THAT(findings, SizeIs(1));
   EXPECT_EQ(findings[0].kind, FindingKind::kCycle);
@@ -264,8 +410,8 @@ TEST_F(GraphTest, CrossedSendsAreACycle) {
 }
 
 TEST_F(GraphTest, CrossedSendsOnTwoStreamsAreNone) {
-  WriteRank(0, 2, {{CommOp::kSend, 4, 1}, {CommOp::kRecv, 4, 1}}, true);
-  WriteRank(1, 2, {{CommOp::kSend, 4, 0}, {CommOp::kRecv, 4, 0}}, true);
+  WriteRank(0, 2, {{CommOp::kSend, 2 << 20, 1}, {CommOp::kRecv, 2 << 20, 1}}, true);
+  WriteRank(1, 2, {{CommOp::kSend, 2 << 20, 0}, {CommOp::kRecv, 2 << 20, 0}}, true);
   EXPECT_THAT(CheckStructure(*LoadJob(directory_)), IsEmpty());
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <map>
 #include <tuple>
 #include <utility>
 
@@ -47,6 +48,47 @@ absl::StatusOr<CallNumbers> NumberCalls(const Reader& trace) {
   }
   return numbers;
 }
+
+// Tells which of the members that a communicator has in this process makes a call: the one of the
+// stream's device. Where one stream stands for several devices (each has a default stream, with one
+// handle for all), the next that has not made this call yet.
+class Members {
+ public:
+  Members(const Reader& trace, const CallNumbers& numbers) : trace_(trace), numbers_(numbers) {}
+
+  /// Index in numbers.participants[call]. `sequence`: of the call, as its node has it.
+  size_t MemberOf(uint32_t call, uint32_t sequence, uint32_t device) {
+    const std::vector<uint32_t>& members = numbers_.participants[call];
+    if (members.size() == 1) return 0;
+    const trace::CallRecord& record = trace_.calls()[call];
+    const bool collective = IsCollective(static_cast<CommOp>(record.op));
+    std::vector<bool>& called =
+        called_[{record.comm, collective ? UINT32_MAX : record.op, record.peer, sequence}];
+    called.resize(members.size());
+    size_t chosen = members.size();
+    for (size_t i = 0; i < members.size(); ++i) {
+      const trace::CommRecord& member = trace_.communicators()[members[i]].record;
+      const bool to_itself = !collective && static_cast<int64_t>(member.rank) == record.peer;
+      if (called[i] || to_itself) continue;
+      if (chosen == members.size() || member.device == device) chosen = i;
+      if (member.device == device) break;
+    }
+    if (chosen == members.size()) return 0;
+    called[chosen] = true;
+    return chosen;
+  }
+
+ private:
+  const Reader& trace_;
+  const CallNumbers& numbers_;
+  // Of (communicator, operation unless it is collective, peer of such, sequence)
+  std::map<std::tuple<uint32_t, uint32_t, int32_t, uint32_t>, std::vector<bool>> called_;
+};
+
+// A call that belongs to the group before it, though it was launched by itself: of another member
+// of the communicator on the same stream. They meet each other, so none can wait for the one
+// before.
+constexpr uint8_t kJoinsGroup = 2;
 
 uint64_t EventKey(uint32_t event, uint32_t version) { return uint64_t{event} << 32 | version; }
 
@@ -170,6 +212,14 @@ std::vector<uint32_t> PeerPattern(const Reader& trace) {
   return pattern;
 }
 
+bool EndsEarly(const Program& program, const Op* first) {
+  return std::all_of(first, first + first->detail, [&](const Op& op) {
+    const Call& call = program.calls[op.a];
+    return call.op == trace::CommOp::kSend && call.group == first->detail &&
+           call.bytes <= trace::kEarlySendBytes;
+  });
+}
+
 std::string_view CommOpName(CommOp op) {
   static constexpr std::string_view kNames[] = {
       "AllReduce", "Reduce", "Broadcast", "AllGather", "ReduceScatter",
@@ -186,7 +236,22 @@ uint32_t Program::AddSlot(Place place) {
 
 std::vector<Place> Program::EnqueueOrder() const {
   std::vector<Place> order;
+  for (const Enqueue& enqueue : Enqueues()) order.push_back(enqueue.unit);
+  return order;
+}
+
+std::vector<Enqueue> Program::Enqueues() const {
+  std::vector<Enqueue> order;
   std::vector<uint32_t> enqueued(sequences.size(), 0), at(sequences.size(), 0);
+  // Threads that hand over to each other wait for operations of threads.
+  std::vector<Place> slot_of_thread(slots);
+  for (uint32_t s = 0; s < sequences.size(); ++s) {
+    if (sequences[s].kind != SequenceKind::kThread) continue;
+    for (uint32_t i = 0; i < sequences[s].ops.size(); ++i) {
+      const uint32_t slot = sequences[s].ops[i].slot;
+      if (slot != kNone) slot_of_thread[slot] = {s, i};
+    }
+  }
   for (bool progress = true; progress;) {
     progress = false;
     for (uint32_t s = 0; s < sequences.size(); ++s) {
@@ -194,11 +259,15 @@ std::vector<Place> Program::EnqueueOrder() const {
       const std::vector<Op>& ops = sequences[s].ops;
       for (; at[s] < ops.size(); ++at[s], progress = true) {
         const Op& op = ops[at[s]];
+        if (op.kind == OpKind::kWait) {
+          const Place other = slot_of_thread[op.a];
+          if (other.sequence != kNone && at[other.sequence] <= other.op) break;
+        }
         if (op.kind != OpKind::kEnqueue) continue;
         if (enqueued[op.a] != op.b) break;
         const Op& target = sequences[op.a].ops[op.b];
         enqueued[op.a] += target.kind == OpKind::kComm ? target.detail : 1;
-        order.push_back({op.a, op.b});
+        order.push_back({{op.a, op.b}, {s, at[s]}});
       }
     }
   }
@@ -246,7 +315,8 @@ absl::StatusOr<Program> Compile(const Reader& trace, bool allow_incomplete) {
     return it->second;
   };
   for (const trace::KernelRecord& k : trace.kernels()) {
-    Kernel kernel{std::string(trace.string(k.name)), k.kind, {}, {}, k.shared_bytes, k.bytes};
+    Kernel kernel{
+        std::string(trace.string(k.name)), k.kind, {}, {}, k.shared_bytes, k.bytes, k.parameters};
     std::copy(std::begin(k.grid), std::end(k.grid), kernel.grid);
     std::copy(std::begin(k.block), std::end(k.block), kernel.block);
     p.kernels.push_back(std::move(kernel));
@@ -277,6 +347,7 @@ absl::StatusOr<Program> Compile(const Reader& trace, bool allow_incomplete) {
   // places, to be numbered from 0 without gaps.
   absl::flat_hash_map<std::tuple<uint32_t, uint32_t, bool>, std::vector<std::pair<uint32_t, Place>>>
       channels;
+  Members members(trace, numbers);
   const auto sequence_count = static_cast<uint32_t>(trace.sequences().size());
   p.sequences.resize(sequence_count);
   for (uint32_t s = 0; s < sequence_count; ++s) {
@@ -303,23 +374,28 @@ absl::StatusOr<Program> Compile(const Reader& trace, bool allow_incomplete) {
           op.b = n.b;
           break;
         case NodeKind::kComm: {
-          const std::vector<uint32_t>& members = numbers.participants[n.a];
-          size_t member = 0;
-          while (member + 1 < members.size() &&
-                 p.participants[members[member]].device != record.device) {
-            ++member;
-          }
           op.kind = OpKind::kComm;
-          op.a = numbers.first[n.a] + static_cast<uint32_t>(member);
+          op.a =
+              numbers.first[n.a] + static_cast<uint32_t>(members.MemberOf(n.a, n.b, record.device));
           op.b = n.b;
           op.detail = 1;
           const Call& call = p.calls[op.a];
           if (IsCollective(call.op)) ++p.participants[call.participant].collectives;
           channels[{call.participant, peer_of_call[op.a], call.op == CommOp::kSend}].push_back(
               {n.b, {s, index}});
-          const bool follows = n.detail != 0 && n.detail == group && index > 0 &&
-                               sequence.ops[group_first].detail < UINT16_MAX;
-          if (follows) {
+          const bool grouped = n.detail != 0 && n.detail == group;
+          const bool joins =
+              !grouped && index > 0 && sequence.ops[index - 1].kind == OpKind::kComm &&
+              std::any_of(sequence.ops.begin() + group_first, sequence.ops.end(),
+                          [&](const Op& other) {
+                            const Call& meets = p.calls[other.a];
+                            return IsCollective(meets.op) && IsCollective(call.op) &&
+                                   other.b == n.b && meets.participant != call.participant &&
+                                   trace.communicators()[meets.participant].record.comm ==
+                                       trace.communicators()[call.participant].record.comm;
+                          });
+          if ((grouped || joins) && index > 0 && sequence.ops[group_first].detail < UINT16_MAX) {
+            if (joins) op.flags |= kJoinsGroup;
             op.detail = 0;
             ++sequence.ops[group_first].detail;
           } else {
@@ -369,7 +445,7 @@ absl::StatusOr<Program> Compile(const Reader& trace, bool allow_incomplete) {
     if (sequence.kind != SequenceKind::kStream) continue;
     for (uint32_t i = 0; i < sequence.ops.size(); ++i) {
       const bool follower = sequence.ops[i].kind == OpKind::kComm && sequence.ops[i].detail == 0;
-      if (follower && enqueues[s][i] != 0)
+      if (follower && enqueues[s][i] != 0 && (sequence.ops[i].flags & kJoinsGroup) == 0)
         return contradiction(s, i, "enqueued apart from its group");
       if (follower || enqueues[s][i] != 0) continue;
       if (!allow_incomplete) return contradiction(s, i, "never enqueued");
@@ -389,6 +465,12 @@ absl::StatusOr<Program> Compile(const Reader& trace, bool allow_incomplete) {
     return p.AddSlot(it->second);
   };
   std::vector<absl::flat_hash_map<uint32_t, Place>> last_launch(sequence_count);
+  struct Handoff {
+    Place waits;
+    uint32_t thread;
+    uint64_t nodes;  // of that thread
+  };
+  std::vector<Handoff> handoffs;
   for (uint32_t s = 0; s < sequence_count; ++s) {
     Sequence& sequence = p.sequences[s];
     if (sequence.kind == SequenceKind::kStream) {
@@ -409,7 +491,10 @@ absl::StatusOr<Program> Compile(const Reader& trace, bool allow_incomplete) {
           p.host_timed = true;
           break;
         case NodeKind::kEnqueue:
-          if (n.b < p.sequences[n.a].ops.size()) op.kind = OpKind::kEnqueue;
+          if (n.b < p.sequences[n.a].ops.size() &&
+              (p.sequences[n.a].ops[n.b].flags & kJoinsGroup) == 0) {
+            op.kind = OpKind::kEnqueue;
+          }
           break;
         case NodeKind::kEnqueueLast: {
           if (n.b >= p.sequences[n.a].ops.size()) break;
@@ -430,7 +515,11 @@ absl::StatusOr<Program> Compile(const Reader& trace, bool allow_incomplete) {
         case NodeKind::kSync: {
           const auto kind = static_cast<SyncKind>(n.detail);
           uint32_t slot = kNone;
-          if (kind == SyncKind::kEvent) {
+          if (kind == SyncKind::kHandoff) {
+            // The other thread's operations may not be known yet.
+            handoffs.push_back({{s, static_cast<uint32_t>(sequence.ops.size())}, n.a, n.b});
+            op = {OpKind::kNothing, 0, 0, 0, 0, kNone};
+          } else if (kind == SyncKind::kEvent) {
             slot = slot_of_event(n.a, n.b);
           } else {
             const auto nodes =
@@ -459,6 +548,20 @@ absl::StatusOr<Program> Compile(const Reader& trace, bool allow_incomplete) {
       sequence.ops.push_back(op);
       sequence.provenance.push_back(n.provenance);
     }
+  }
+  std::vector<std::vector<uint32_t>> ops_before(sequence_count);  // of each node of a thread
+  for (const Handoff& handoff : handoffs) {
+    std::vector<uint32_t>& before = ops_before[handoff.thread];
+    if (before.empty()) {
+      before.push_back(0);
+      for (const Node& n : trace.nodes(handoff.thread))
+        before.push_back(before.back() + !IsDropped(n));
+    }
+    const uint32_t done = before[std::min<size_t>(handoff.nodes, before.size() - 1)];
+    if (done == 0) continue;
+    Op& op = p.sequences[handoff.waits.sequence].ops[handoff.waits.op];
+    op.kind = OpKind::kWait;
+    op.a = p.AddSlot({handoff.thread, done - 1});
   }
 
   uint64_t units = 0, enqueue_ops = 0;

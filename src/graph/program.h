@@ -10,7 +10,7 @@
 // RankBinding. Immutable once compiled, but for AddSlot; any number of threads may read.
 //
 // A slot is the completion time of one operation that somebody waits for: an event's record, the
-// last operation before a synchronization, a probe.
+// last operation before a synchronization or of another thread before it hands over, a probe.
 #ifndef PRISM_GRAPH_PROGRAM_H_
 #define PRISM_GRAPH_PROGRAM_H_
 
@@ -51,6 +51,11 @@ struct Op {
 static_assert(sizeof(Op) == 16);
 inline constexpr uint8_t kHasLast = 1;
 
+struct Program;
+/// True for a group of sends (`first` is its first operation, others follow) that NCCL's FIFOs take
+/// before the receives come. That they may be full of earlier ones is left out.
+bool EndsEarly(const Program& program, const Op* first);
+
 struct Sequence {
   trace::SequenceKind kind;
   uint32_t device;
@@ -67,6 +72,7 @@ struct Kernel {
   uint32_t block[3];
   uint32_t shared_bytes;
   uint64_t bytes;
+  uint32_t parameters = trace::kParametersUnknown;
 };
 
 struct Span {
@@ -102,6 +108,12 @@ struct Place {
   uint32_t op = 0;
 };
 
+/// A stream operation (the first of a group), and the operation of a thread that enqueues it.
+struct Enqueue {
+  Place unit;
+  Place by;
+};
+
 struct Program {
   std::vector<Sequence> sequences;  // numbered as in the trace
   std::vector<Kernel> kernels;
@@ -119,6 +131,8 @@ struct Program {
   /// Enqueues of the threads in an order in which they can have happened: what "the sequence of a
   /// rank's communications" means. Deterministic; equal for repeating work.
   std::vector<Place> EnqueueOrder() const;
+  /// The same, with who enqueues.
+  std::vector<Enqueue> Enqueues() const;
 };
 
 /// What a rank has of its own.

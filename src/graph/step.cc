@@ -1,6 +1,7 @@
 #include "src/graph/step.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <string_view>
@@ -165,7 +166,12 @@ bool StepsDiffer(std::span<const Token> tokens, const std::vector<ParsedStep>& p
     last = i;
     ++training;
   }
-  if (const size_t runs = OptimizerEnds(tokens).size(); runs > 0) return 2 * training < runs;
+  if (const size_t runs = OptimizerEnds(tokens).size(); runs > 0 && training > 0) {
+    // An optimizer may run in several parts (a kind of parameter each), the same in every step.
+    const size_t parts =
+        OptimizerEnds(tokens.subspan(parsed[last].first, parsed[last].length)).size();
+    return parts == 0 || 2 * training * parts < runs;
+  }
   // Without an optimizer by name: what lies between steps is evaluations and checkpoints, which
   // come back as they were; between the layers of steps that differ it is something else each time.
   std::set<uint64_t> kinds;
@@ -459,6 +465,129 @@ absl::StatusOr<Steps> StepsByOptimizer(Graph* graph) {
 }
 
 }  // namespace
+
+namespace {
+
+class Beginnings {
+ public:
+  Beginnings(const Program& program, size_t steps) : program_(program), order_(program.Enqueues()) {
+    optimizer_.resize(program.spans.size());
+    computes_.resize(program.spans.size());
+    for (size_t i = 0; i < program.spans.size(); ++i) {
+      for (uint32_t k : program.spans[i].kernels) {
+        const Kernel& kernel = program.kernels[k];
+        optimizer_[i] = optimizer_[i] || IsOptimizerKernel(kernel.name);
+        computes_[i] = computes_[i] || kernel.kind == trace::KernelKind::kKernel ||
+                       kernel.kind == trace::KernelKind::kGraph;
+      }
+    }
+    position_.resize(program.sequences.size());
+    for (size_t s = 0; s < program.sequences.size(); ++s)
+      position_[s].resize(program.sequences[s].ops.size(), order_.size());
+    for (size_t i = 0; i < order_.size(); ++i) {
+      const Place unit = order_[i].unit;
+      const uint32_t count = IsComm(i) ? OpOf(i).detail : 1;
+      for (uint32_t k = 0; k < count; ++k) position_[unit.sequence][unit.op + k] = i;
+    }
+    of_thread_.resize(program.slots, false);
+    for (const Sequence& s : program.sequences) {
+      if (s.kind != SequenceKind::kThread) continue;
+      for (const Op& op : s.ops) {
+        if (op.slot != kNone) of_thread_[op.slot] = true;
+      }
+    }
+    FindOptimizerEnds(steps);
+  }
+
+  /// Where a step begins whose predecessor ended with `end`; `next` is its own end.
+  Place After(Place end, Place next) const {
+    if (end.sequence == kNone) return order_.empty() ? Place() : order_.front().by;
+    if (program_.sequences[end.sequence].kind == SequenceKind::kThread)
+      return {end.sequence, end.op + 1};
+    const size_t at = position_[end.sequence][end.op];
+    if (at >= order_.size()) return Place();
+    const bool next_on_stream =
+        next.sequence != kNone && program_.sequences[next.sequence].kind == SequenceKind::kStream;
+    return AfterLaunch(
+        Anchor(at, next_on_stream ? position_[next.sequence][next.op] : order_.size()));
+  }
+
+ private:
+  const Op& OpOf(size_t i) const {
+    return program_.sequences[order_[i].unit.sequence].ops[order_[i].unit.op];
+  }
+  bool IsComm(size_t i) const { return OpOf(i).kind == OpKind::kComm; }
+  // Optimizer spans behind which it does not go on. Its parts may have communications between them;
+  // a step's other work is longer.
+  void FindOptimizerEnds(size_t steps) {
+    std::vector<size_t> spans, gaps;
+    for (size_t i = 0; i < order_.size(); ++i) {
+      if (OpOf(i).kind == OpKind::kSpan && optimizer_[OpOf(i).a]) spans.push_back(i);
+    }
+    for (size_t i = 0; i + 1 < spans.size(); ++i) gaps.push_back(spans[i + 1] - spans[i]);
+    if (spans.empty()) return;
+    std::vector<size_t> sorted = gaps;
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    const size_t typical = sorted.empty() ? 0 : sorted[std::min(steps, sorted.size() - 1) / 2];
+    for (size_t i = 0; i < spans.size(); ++i) {
+      if (i == gaps.size() || 2 * gaps[i] >= typical) optimizer_ends_.push_back(spans[i]);
+    }
+  }
+
+  // The end of the optimizer that a step's end is at, or else the end itself.
+  size_t Anchor(size_t end, size_t next) const {
+    const auto away = [&](size_t i) { return i > end ? i - end : end - i; };
+    const auto nearest = std::min_element(optimizer_ends_.begin(), optimizer_ends_.end(),
+                                          [&](size_t x, size_t y) { return away(x) < away(y); });
+    const bool near = nearest != optimizer_ends_.end() && 2 * away(*nearest) <= next - end;
+    return near ? *nearest : end;
+  }
+
+  Place AfterLaunch(size_t i) const {
+    const auto [unit, by] = order_[i];
+    const std::vector<Op>& ops = program_.sequences[by.sequence].ops;
+    uint32_t at = by.op + 1;
+    if ((OpOf(i).flags & kHasLast) != 0) {
+      for (uint32_t k = at; k < ops.size(); ++k) {
+        if (ops[k].kind == OpKind::kEnqueueLast && ops[k].a == unit.sequence &&
+            ops[k].b == unit.op) {
+          at = k + 1;
+          break;
+        }
+      }
+    }
+    Place begin{by.sequence, at};
+    for (uint32_t k = at; k < ops.size(); ++k) {
+      if (ops[k].kind == OpKind::kWait) {
+        if (of_thread_[ops[k].a]) break;  // another thread's turn
+        begin.op = k + 1;
+      } else if (ops[k].kind == OpKind::kEnqueue) {
+        const Op& target = program_.sequences[ops[k].a].ops[ops[k].b];
+        if (target.kind == OpKind::kComm || (target.kind == OpKind::kSpan && computes_[target.a]))
+          break;
+      }
+    }
+    return begin;
+  }
+
+  const Program& program_;
+  const std::vector<Enqueue> order_;
+  std::vector<bool> optimizer_, computes_;  // of each span
+  std::vector<size_t> optimizer_ends_;
+  std::vector<std::vector<size_t>> position_;
+  std::vector<bool> of_thread_;  // slots
+};
+
+}  // namespace
+
+std::vector<Place> StepBeginnings(const Program& program, const std::vector<Place>& ends) {
+  std::vector<Place> begins;
+  if (ends.size() < 2) return begins;
+  const Beginnings beginnings(program, ends.size() - 1);
+  for (size_t k = 0; k + 1 < ends.size(); ++k)
+    begins.push_back(beginnings.After(ends[k], ends[k + 1]));
+  return begins;
+}
 
 std::vector<Token> Tokens(const Program& program, TokenDetail detail) {
   std::vector<uint64_t> kernel_hash(program.kernels.size());

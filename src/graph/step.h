@@ -82,6 +82,15 @@ struct Steps {
 /// overrides.
 absl::StatusOr<Steps> DetectSteps(Graph* graph, const StepOptions& options = {});
 
+/// Where the host begins each step of a program: before which operation of which thread. A place
+/// without sequence: not known. `ends` are the program's of `Steps`.
+///
+/// A step ends, for the host, where the optimizer's kernels are launched, together with what
+/// follows before other kernels are: copies of results and synchronizations. Steps by marks begin
+/// at them. Where no optimizer is known, a step begins after the operation that ended the one
+/// before.
+std::vector<Place> StepBeginnings(const Program& program, const std::vector<Place>& ends);
+
 }  // namespace prism::graph
 
 #endif  // PRISM_GRAPH_STEP_H_

@@ -309,5 +309,124 @@ TEST_F(StepTest, MarksDelimitSteps) {
   EXPECT_EQ(DetectSteps(&graph_, {.mark = "other"}).status().code(), absl::StatusCode::kNotFound);
 }
 
+// Of each step of a recorded job the thread's operations are host, launch, all-reduce, optimizer,
+// record and, where it synchronizes, a wait.
+TEST_F(StepTest, HostBeginsStepsBehindTheOptimizerAndItsSynchronization) {
+  testing::RecordedJob job = {.world = 1,
+                              .steps = 5,
+                              .host_ns = [](uint32_t, uint32_t) { return 1; },
+                              .span_ns = [](uint32_t, uint32_t) { return 1; },
+                              .transfer_ns = [](uint32_t) { return 1; }};
+  for (const bool synchronize : {true, false}) {
+    job.synchronize = synchronize;
+    ASSERT_FALSE(testing::WriteRecordedJob(directory_, job).empty());
+    absl::StatusOr<Graph> graph = LoadJob(directory_);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    const auto steps = DetectSteps(&*graph);
+    ASSERT_TRUE(steps.ok()) << steps.status();
+    std::vector<uint32_t> begins;
+    for (const Place place : StepBeginnings(graph->programs[0], steps->ends[0])) {
+      EXPECT_EQ(place.sequence, 1u);
+      begins.push_back(place.op);
+    }
+    if (synchronize) {
+      EXPECT_THAT(begins, ElementsAre(6, 12, 18, 24));
+    } else {
+      EXPECT_THAT(begins, ElementsAre(4, 9, 14, 19));
+    }
+  }
+}
+
+// Sharded and replicated parameters are updated one kind after the other, with communications
+// between: the step begins behind the last part.
+TEST_F(StepTest, HostBeginsStepsBehindTheLastPartOfTheOptimizer) {
+  std::filesystem::create_directories(directory_ + "/trace");
+  uint32_t stream = 0, thread = 0;
+  {
+    trace::Writer w;
+    ASSERT_EQ(w.Open((directory_ + "/" + TraceName(0)).c_str(), 0, 1), 0);
+    stream = w.AddStream(0, 0, "s");
+    thread = w.ThisThread();
+    const uint32_t one[3] = {1, 1, 1}, world[] = {0};
+    w.Communicator({1, 1, 0, 0, 0}, world);
+    trace::CallRecord call{};
+    call.comm = 1;
+    call.peer = -1;
+    call.group = 1;
+    uint64_t calls = 0;
+    const auto communicate = [&] {
+      w.Comm(stream, w.Call(call), calls++, trace::ValueSource::kExact);
+    };
+    const auto launch = [&](const char* name) {
+      w.Launch(stream, w.Kernel(trace::KernelKind::kKernel, name, one, one, 0, 0));
+    };
+    for (int step = 0; step < 5; ++step) {
+      for (int layer = 0; layer < 6; ++layer) {
+        launch("layer");
+        communicate();
+      }
+      launch("adam_sharded");
+      communicate();
+      communicate();
+      launch("adam_replicated");
+    }
+    ASSERT_EQ(w.Close(0), 0);
+  }
+  absl::StatusOr<Graph> graph = LoadJob(directory_);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const auto steps = DetectSteps(&*graph);
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  const Program& program = graph->programs[0];
+  size_t checked = 0;
+  for (const Place place : StepBeginnings(program, steps->ends[0])) {
+    ASSERT_EQ(place.sequence, thread);
+    const Op& before = program.sequences[thread].ops[place.op - 1];
+    // "adam_replicated" and the next step's first layer are one span.
+    ASSERT_EQ(before.kind, OpKind::kEnqueueLast);
+    const Op& span = program.sequences[stream].ops[before.b];
+    EXPECT_EQ(program.kernels[program.spans[span.a].kernels[0]].name, "adam_replicated");
+    ++checked;
+  }
+  EXPECT_GE(checked, 3u);
+}
+
+// The result is copied and waited for behind the optimizer: that is the step's end still.
+TEST_F(StepTest, CopiesOfResultsBelongToTheStepBefore) {
+  std::filesystem::create_directories(directory_ + "/trace");
+  {
+    trace::Writer w;
+    ASSERT_EQ(w.Open((directory_ + "/" + TraceName(0)).c_str(), 0, 1), 0);
+    const uint32_t stream = w.AddStream(0, 0, "s"), one[3] = {1, 1, 1};
+    const auto launch = [&](trace::KernelKind kind, const char* name) {
+      w.HostCall(10);
+      w.Launch(stream, w.Kernel(kind, name, one, one, 0, 0));
+    };
+    for (uint64_t step = 1; step <= 4; ++step) {
+      launch(trace::KernelKind::kKernel, "forward");
+      w.Record(stream, 1, step);
+      launch(trace::KernelKind::kKernel, "adam");
+      launch(trace::KernelKind::kKernel, "adam");
+      w.Record(stream, 2, step);
+      launch(trace::KernelKind::kCopy, "DtoH");
+      w.SyncCopy(stream);
+    }
+    ASSERT_EQ(w.Close(0), 0);
+  }
+  absl::StatusOr<Graph> graph = LoadJob(directory_);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const auto steps = DetectSteps(&*graph);
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  const std::vector<Place> begins = StepBeginnings(graph->programs[0], steps->ends[0]);
+  ASSERT_EQ(begins.size(), steps->count());
+  const std::vector<Op>& ops = graph->programs[0].sequences[1].ops;
+  size_t behind_waits = 0;
+  for (const Place place : begins) {
+    if (place.op == 0) continue;
+    EXPECT_EQ(ops[place.op - 1].kind, OpKind::kWait) << place.op;
+    ++behind_waits;
+  }
+  EXPECT_GE(behind_waits, 2u);
+}
+
 }  // namespace
 }  // namespace prism::graph

@@ -89,6 +89,17 @@ struct CoreTable {
   /// Takes (negative: gives back) device memory that the target's NCCL would hold and nothing here
   /// does, of communicator `comm` (0: of none). False: it does not fit, and nothing was taken.
   bool (*nccl_memory)(uint32_t ordinal, int64_t bytes, uint32_t comm);
+
+  /// +1 before, -1 after a call of the real NCCL: what it asks of the driver meanwhile, on this
+  /// thread, is no work of the program and is not traced, but its kernels are measured for the next
+  /// trace_comm on their stream.
+  void (*nccl_scope)(int change);
+
+  // The driver's clock, where it is virtual (driver/driver_clock.h); else they do nothing.
+  /// -1 before, +1 after calls of prism's own, which take no time.
+  void (*charge)(int change);
+  /// What the calling thread does in a library that is not there takes so long.
+  void (*work)(uint64_t duration_ns);
 };
 
 }  // namespace prism::interpose

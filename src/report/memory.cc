@@ -1,5 +1,7 @@
 #include "src/report/memory.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <fstream>
 #include <sstream>
@@ -30,66 +32,115 @@ uint64_t NcclPeakBytes(const std::string& meta) {
   return peak;
 }
 
+// What a rank's memory.json says. False: it is not one.
+bool ReadObserver(const ordered_json& j, RankMemory* m) {
+  if (!j.is_object() || (j.contains("schema") && j["schema"] != "prism.rank-memory")) return false;
+  const auto devices = j.find("devices");
+  if (devices == j.end() || !devices->is_array()) return false;
+  for (const ordered_json& device : *devices) {
+    if (!device.is_object()) return false;
+    const uint64_t allocated = Unsigned(device, "max_allocated_bytes");
+    const uint64_t reserved = Unsigned(device, "max_reserved_bytes");
+    m->peak_allocated_bytes += allocated;
+    m->peak_reserved_bytes += reserved;
+    m->largest_allocated_bytes = std::max(m->largest_allocated_bytes, allocated);
+    m->largest_reserved_bytes = std::max(m->largest_reserved_bytes, reserved);
+  }
+  m->devices = std::max<uint32_t>(1, static_cast<uint32_t>(devices->size()));
+  if (const auto owners = j.find("owners"); owners != j.end() && owners->is_object()) {
+    for (const auto& [name, bytes] : owners->items()) {
+      if (bytes.is_number()) m->owners.emplace_back(name, bytes.get<uint64_t>());
+    }
+  }
+  if (const auto errors = j.find("out_of_memory"); errors != j.end() && errors->is_array()) {
+    for (const ordered_json& e : *errors) {
+      if (!e.is_object()) continue;
+      if (e.contains("text") && e["text"].is_string()) {
+        m->out_of_memory.push_back(e["text"].get<std::string>());
+      } else {
+        m->out_of_memory.push_back(absl::StrCat("asked for ", Unsigned(e, "requested_bytes"),
+                                                " bytes, ", Unsigned(e, "free_bytes"), " of ",
+                                                Unsigned(e, "total_bytes"), " were free"));
+      }
+    }
+  }
+  return true;
+}
+
+// True when `path` was written before the program that the graph is of began, by one that the same
+// command ran before it.
+bool OfAnotherProgram(const std::string& path, const graph::Graph& graph) {
+  if (graph.launches == 1) return false;
+  struct stat status {};
+  if (graph.launch != graph.launches || stat(path.c_str(), &status) != 0) return true;
+  return static_cast<uint64_t>(status.st_mtim.tv_sec) * 1'000'000'000 +
+             static_cast<uint64_t>(status.st_mtim.tv_nsec) <
+         graph.start_unix_ns;
+}
+
+// Most bytes that a rank had taken from the driver at a time, by its trace.
+uint64_t PeakOfTrace(const std::string& path) {
+  const auto trace = trace::Reader::Open(path, {.allow_incomplete = true, .check_nodes = false});
+  if (!trace.ok()) return 0;
+  int64_t in_use = 0, peak = 0;
+  for (const auto& chunk : trace->memory()) {
+    for (const trace::MemoryRecord& m : chunk) {
+      if (m.kind == trace::MemoryKind::kDevice) peak = std::max(peak, in_use += m.bytes);
+    }
+  }
+  return static_cast<uint64_t>(peak);
+}
+
 }  // namespace
 
 std::vector<RankMemory> ReadMemory(const std::string& directory, uint32_t world,
-                                   const graph::Graph* graph, const ordered_json& job) {
-  uint64_t context = 0;
-  if (job.is_object() && job.contains("target"))
-    context = Unsigned(job["target"], "gpu_context_bytes");
+                                   const graph::Graph* graph, uint64_t context_bytes) {
   std::vector<RankMemory> ranks(world);
   for (uint32_t rank = 0; rank < world; ++rank) {
     RankMemory& m = ranks[rank];
+    const std::string name = absl::StrFormat("ranks/%05u/memory.json", rank);
+    const std::string path = absl::StrCat(directory, "/", name);
+    std::ifstream in(path);
+    if (!in) {
+      m.unknown_because = absl::StrCat(name, " is not there");
+    } else if (graph != nullptr && OfAnotherProgram(path, *graph)) {
+      m.unknown_because = absl::StrCat(name, " is of another program that the command ran");
+    } else if (const ordered_json j = ordered_json::parse(in, nullptr, /*allow_exceptions=*/false);
+               ReadObserver(j, &m)) {
+      m.known = true;
+    } else {
+      m = {};
+      m.damaged = true;
+      m.unknown_because = absl::StrCat(name, " is damaged");
+      if (j.is_object() && j.contains("failures") && j["failures"].is_array() &&
+          !j["failures"].empty() && j["failures"][0].is_string()) {
+        absl::StrAppend(&m.unknown_because, ": ", j["failures"][0].get<std::string>());
+      }
+    }
     m.rank = rank;
-    m.context_bytes = context;
-    std::ifstream in(absl::StrCat(directory, "/", absl::StrFormat("ranks/%05u/memory.json", rank)));
-    if (!in) continue;
-    const ordered_json j = ordered_json::parse(in, nullptr, /*allow_exceptions=*/false);
-    if (!j.is_object()) continue;
-    m.known = true;
-    if (const auto devices = j.find("devices"); devices != j.end() && devices->is_array()) {
-      for (const ordered_json& device : *devices) {
-        m.peak_allocated_bytes += Unsigned(device, "max_allocated_bytes");
-        m.peak_reserved_bytes += Unsigned(device, "max_reserved_bytes");
-      }
-    }
-    if (const auto owners = j.find("owners"); owners != j.end() && owners->is_object()) {
-      for (const auto& [name, bytes] : owners->items()) {
-        if (bytes.is_number()) m.owners.emplace_back(name, bytes.get<uint64_t>());
-      }
-    }
-    if (const auto errors = j.find("out_of_memory"); errors != j.end() && errors->is_array()) {
-      for (const ordered_json& e : *errors) {
-        if (!e.is_object()) continue;
-        if (e.contains("text") && e["text"].is_string()) {
-          m.out_of_memory.push_back(e["text"].get<std::string>());
-        } else {
-          m.out_of_memory.push_back(absl::StrCat("asked for ", Unsigned(e, "requested_bytes"),
-                                                 " bytes, ", Unsigned(e, "free_bytes"), " of ",
-                                                 Unsigned(e, "total_bytes"), " were free"));
-        }
-      }
-    }
+    if (m.peak_reserved_bytes > 0) m.context_bytes = m.devices * context_bytes;
   }
   if (graph != nullptr) {
     std::vector<uint64_t> peak_of_meta;
     for (const std::string& meta : graph->metas) peak_of_meta.push_back(NcclPeakBytes(meta));
     for (const graph::Rank& r : graph->ranks) {
       if (r.rank >= world) continue;
+      RankMemory& m = ranks[r.rank];
       const uint64_t peak = r.meta == graph::kNone ? 0 : peak_of_meta[r.meta];
-      ranks[r.rank].nccl_bytes = std::max(peak, r.channel_bytes);
+      m.nccl_bytes = std::max(peak, r.channel_bytes);
+      if (!m.known) m.peak_reserved_bytes = m.largest_reserved_bytes = PeakOfTrace(r.path);
+      const bool works = graph->program_of(r).op_count > 0 || m.total_bytes() > 0;
+      m.context_bytes = works ? m.devices * context_bytes : 0;
     }
   }
   return ranks;
 }
 
-std::vector<std::pair<graph::Place, int64_t>> DeviceMemoryChanges(const std::string& directory,
-                                                                  const graph::Graph& graph,
+std::vector<std::pair<graph::Place, int64_t>> DeviceMemoryChanges(const graph::Graph& graph,
                                                                   uint32_t rank) {
   std::vector<std::pair<graph::Place, int64_t>> changes;
   const auto trace =
-      trace::Reader::Open(absl::StrCat(directory, "/", graph::TraceName(graph.ranks[rank].rank)),
-                          {.allow_incomplete = true, .check_nodes = false});
+      trace::Reader::Open(graph.ranks[rank].path, {.allow_incomplete = true, .check_nodes = false});
   if (!trace.ok()) return changes;
   const graph::Program& program = graph.program_of(graph.ranks[rank]);
   int64_t in_use = 0;

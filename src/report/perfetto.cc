@@ -231,7 +231,7 @@ std::string ShortName(const std::string& name) {
     size_t length = 0;
     while (i < name.size() && name[i] >= '0' && name[i] <= '9' && length < 10000)
       length = length * 10 + static_cast<size_t>(name[i++] - '0');
-    const std::string part = name.substr(i, length);
+    std::string part = name.substr(i, length);
     i += part.size();
     if (part.find("kernel") != std::string::npos) return part;
     if (part.size() > best.size()) best = part;
@@ -334,8 +334,13 @@ absl::Status WritePerfetto(const std::string& path, const Graph& graph, const Ev
                            const std::vector<MemoryCurve>& memory) {
   const std::string trace = PerfettoTrace(graph, evaluated, memory);
   const std::string temporary = path + ".tmp";
+  const auto failed = [&](int error) {
+    return WithHint(ErrnoStatus(error, "write " + path),
+                    "`prism simulate DIR --timeline FILE` writes it elsewhere, --timeline none not "
+                    "at all");
+  };
   gzFile file = gzopen(temporary.c_str(), "wb6");
-  if (file == nullptr) return ErrnoStatus(errno, temporary);
+  if (file == nullptr) return failed(errno);
   size_t done = 0;
   while (done < trace.size()) {
     const auto part = static_cast<unsigned>(std::min<size_t>(trace.size() - done, 1 << 20));
@@ -345,9 +350,9 @@ absl::Status WritePerfetto(const std::string& path, const Graph& graph, const Ev
   const int error = errno;
   if (gzclose(file) != Z_OK || done < trace.size()) {
     remove(temporary.c_str());
-    return ErrnoStatus(error == 0 ? EIO : error, temporary);
+    return failed(error == 0 ? EIO : error);
   }
-  if (rename(temporary.c_str(), path.c_str()) != 0) return ErrnoStatus(errno, path);
+  if (rename(temporary.c_str(), path.c_str()) != 0) return failed(errno);
   return absl::OkStatus();
 }
 

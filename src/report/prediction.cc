@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +16,6 @@ namespace prism::report {
 namespace {
 
 using engine::CostModel;
-using engine::Durations;
 using engine::Factors;
 using engine::Outcome;
 using graph::Graph;
@@ -71,7 +72,7 @@ void Summarize(const Graph& graph, const CostModel& model, const Evaluated& eval
   struct Key {
     std::string group;
     std::string operation;
-    auto operator<=>(const Key&) const = default;
+    auto operator<=>(const Key&) const = default;  // NOLINT(modernize-use-nullptr)
   };
   std::map<Key, CommunicationRow> rows;
   std::vector<std::string> group_names;
@@ -152,12 +153,70 @@ void Summarize(const Graph& graph, const CostModel& model, const Evaluated& eval
   }
 }
 
+NetworkUse UseOf(const engine::NetworkTable& table, const Graph& graph,
+                 const engine::Durations& durations) {
+  NetworkUse use{table.profile().gpu(), table.isolated(), 0, 0, 0, {}};
+  std::set<std::string> missing;
+  for (size_t r = 0; r < graph.ranks.size(); ++r) {
+    const graph::Program& program = graph.program_of(graph.ranks[r]);
+    for (size_t call = 0; call < program.calls.size(); ++call) {
+      const engine::TimeSource source = durations.calls[r][call].source;
+      use.measured += source == engine::TimeSource::kMeasured;
+      use.interpolated += source == engine::TimeSource::kInterpolated;
+      if (source != engine::TimeSource::kModelled) continue;
+      ++use.modelled;
+      missing.emplace(graph::CommOpName(program.calls[call].op));
+    }
+  }
+  use.modelled_operations.assign(missing.begin(), missing.end());
+  return use;
+}
+
+// Delays at the beginnings of the training steps, with a note for each.
+absl::StatusOr<std::vector<engine::Delay>> PlaceDelays(const Graph& graph, const Steps& steps,
+                                                       const std::vector<StepDelay>& wanted,
+                                                       std::vector<std::string>* notes) {
+  std::vector<engine::Delay> delays;
+  for (const StepDelay& delay : wanted) {
+    const auto rank = std::find_if(graph.ranks.begin(), graph.ranks.end(),
+                                   [&](const graph::Rank& r) { return r.rank == delay.rank; });
+    if (rank == graph.ranks.end()) {
+      std::vector<uint32_t> ranks;
+      for (const graph::Rank& r : graph.ranks) ranks.push_back(r.rank);
+      return WithHint(
+          absl::InvalidArgumentError(absl::StrCat("there is no rank ", delay.rank, " to delay")),
+          absl::StrCat("the job has ranks ", graph::RankList(ranks)));
+    }
+    const std::vector<graph::Place> begins =
+        graph::StepBeginnings(graph.program_of(*rank), steps.ends[rank->program]);
+    size_t delayed = 0;
+    for (size_t k = 0; k < begins.size(); ++k) {
+      if (steps.classes[k] != Steps::kTraining || begins[k].sequence == kNone) continue;
+      delays.push_back({static_cast<uint32_t>(rank - graph.ranks.begin()), begins[k], delay.ns});
+      ++delayed;
+    }
+    if (delayed == 0) {
+      return WithHint(absl::FailedPreconditionError(absl::StrCat(
+                          "rank ", delay.rank, " has no training steps that could be delayed")),
+                      "say what a step is: --step-mark TEXT (an NVTX range)");
+    }
+    notes->push_back(absl::StrCat("what if rank ", delay.rank, " had ",
+                                  static_cast<double>(delay.ns) / 1e6,
+                                  " ms more host time at the beginning of every training step"));
+  }
+  return delays;
+}
+
 }  // namespace
 
 std::string GroupName(const std::vector<uint32_t>& world_ranks, uint32_t world) {
   const size_t n = world_ranks.size();
   if (n == world) return absl::StrCat("world of ", n);
   if (n < 2) return absl::StrCat(n, " rank");
+  if (std::find(world_ranks.begin(), world_ranks.end(), kNone) != world_ranks.end())
+    return absl::StrCat(n, " ranks, not all known");
+  if (std::set<uint32_t>(world_ranks.begin(), world_ranks.end()).size() == 1)
+    return absl::StrCat(n, " devices of a rank");
   const uint32_t stride = world_ranks[1] - world_ranks[0];
   bool even = true;
   for (size_t i = 1; i < n; ++i) even = even && world_ranks[i] - world_ranks[i - 1] == stride;
@@ -220,12 +279,33 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
   } else {
     // An override that names nothing is the user's mistake; nothing found by ourselves is a
     // property of the job.
-    if (!options.step.mark.empty() || options.step.comm.has_value()) return steps.status();
+    if (!options.step.mark.empty() || options.step.comm.has_value() ||
+        options.samples != graph::Samples::kOwn || !options.delays.empty()) {
+      return steps.status();
+    }
     p.whole_run_because = std::string(steps.status().message());
     p.step_hint = HintOf(steps.status());
   }
 
-  const CostModel model(options.target);
+  if (options.samples != graph::Samples::kOwn) {
+    PRISM_ASSIGN_OR_RETURN(const graph::Resampled resampled,
+                           graph::Resample(graph, result.steps, options.samples));
+    const bool whole = options.samples == graph::Samples::kOddSteps ||
+                       options.samples == graph::Samples::kEvenSteps;
+    p.notes.push_back(absl::StrCat(
+        whole ? "steps are taken from " : "measured durations are medians over ", resampled.steps,
+        " training steps (", std::string(graph::SamplesName(options.samples)), ")",
+        resampled.kept == 0
+            ? std::string()
+            : absl::StrCat("; ", resampled.kept, " of ", resampled.kept + resampled.replaced,
+                           " are in steps that differ and keep their own")));
+  }
+  PRISM_ASSIGN_OR_RETURN(result.delays,
+                         PlaceDelays(*graph, result.steps, options.delays, &p.notes));
+
+  const CostModel model(options.target, options.network);
+  if (options.network != nullptr)
+    p.network = UseOf(*options.network, *graph, model.DurationsOf(*graph));
   const auto evaluate = [&](const Factors& factors, const engine::DurationDraw* draw, bool timeline,
                             uint32_t iteration) -> absl::StatusOr<Outcome> {
     engine::Options o;
@@ -233,6 +313,7 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
     o.draw = draw;
     o.iteration = iteration;
     o.tolerate_missing = options.tolerate_missing;
+    o.delays = result.delays;
     if (timeline) {
       o.timeline.resize(graph->ranks.size(), 0);
       for (uint32_t r : result.timeline) o.timeline[r] = 1;
@@ -298,7 +379,7 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
     }
     std::sort(samples.begin(), samples.end());
     const auto at = [&](double q) {
-      return samples[static_cast<size_t>(q * static_cast<double>(samples.size() - 1) + 0.5)];
+      return samples[static_cast<size_t>(std::lround(q * static_cast<double>(samples.size() - 1)))];
     };
     p.percentiles = {at(0.1), at(0.5), at(0.9)};
   }
@@ -339,6 +420,15 @@ nlohmann::ordered_json Prediction::Json() const {
   j["share_by_kind"] = {
       {"compute", compute_share}, {"communication", communication_share}, {"host", host_share}};
   j["peak_utilization"] = peak_utilization;
+  if (network.has_value()) {
+    j["network"] = {{"gpu", network->gpu},
+                    {"isolated", network->isolated},
+                    {"calls",
+                     {{"measured", network->measured},
+                      {"interpolated", network->interpolated},
+                      {"modelled", network->modelled}}},
+                    {"modelled_operations", network->modelled_operations}};
+  }
   j["steps"] = nlohmann::ordered_json::array();
   for (const StepTime& s : steps) {
     j["steps"].push_back(

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,14 +18,23 @@
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
 #include "src/engine/engine.h"
+#include "src/engine/network_table.h"
 #include "src/engine/target.h"
 #include "src/graph/graph.h"
+#include "src/graph/measured.h"
 #include "src/graph/step.h"
 
 namespace prism::report {
 
+/// A what-if: host time that a rank spends besides, at the beginning of every training step.
+struct StepDelay {
+  uint32_t rank;  // world rank
+  int64_t ns;
+};
+
 struct PredictOptions {
   engine::Target target = {};
+  std::shared_ptr<const engine::NetworkTable> network = nullptr;  // null: formulas alone
   graph::StepOptions step = {};
   uint64_t seed = 0;
   double jitter = 0;   // sigma of each duration's log-normal factor
@@ -32,6 +42,9 @@ struct PredictOptions {
   /// Ranks whose timelines are kept, evenly chosen; the others are summed up only.
   uint32_t timeline_ranks = 32;
   bool tolerate_missing = false;
+  /// Whose measurements stand for a step's (graph/measured.h).
+  graph::Samples samples = graph::Samples::kOwn;
+  std::vector<StepDelay> delays = {};
 };
 
 struct StepTime {
@@ -61,6 +74,14 @@ struct CommunicationRow {
   double wait_ns;      // for the others
 };
 
+/// What a measured network profile gave to a prediction. Counts are of distinct calls of the ranks.
+struct NetworkUse {
+  std::string gpu;
+  bool isolated = false;  // of isolated calls, as far as measured
+  uint64_t measured = 0, interpolated = 0, modelled = 0;
+  std::vector<std::string> modelled_operations;  // of which the profile has nothing that fits
+};
+
 struct Prediction {
   std::string target;
   std::string gpu;
@@ -82,6 +103,7 @@ struct Prediction {
   double by_source[4] = {};
   double compute_share = 0, communication_share = 0, host_share = 0;
   double peak_utilization = 0;  // flops of the products over the GPU's bf16 peak
+  std::optional<NetworkUse> network;
 
   std::vector<RankTime> ranks;  // those with timelines
   std::vector<CommunicationRow> communications;
@@ -98,10 +120,12 @@ struct Evaluated {
   engine::Outcome outcome;         // with timelines
   graph::Steps steps;              // without ends if none were found
   std::vector<uint32_t> timeline;  // indices of ranks with timelines
+  std::vector<engine::Delay> delays;
 };
 
 /// FailedPrecondition: the job cannot run to its end (the message says what waits). A job without
-/// steps is predicted as a whole.
+/// steps is predicted as a whole, unless the options need steps. Samples change the graph's
+/// durations.
 absl::StatusOr<Prediction> Predict(graph::Graph* graph, const PredictOptions& options,
                                    Evaluated* evaluated = nullptr);
 

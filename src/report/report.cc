@@ -61,8 +61,8 @@ void CollectGaps(const graph::Graph& graph, Report* report) {
 
 // Times at which device memory changed on the ranks with timelines: from a second look at their
 // traces.
-std::vector<MemoryCurve> MemoryCurves(const std::string& directory, graph::Graph* graph,
-                                      const PredictOptions& options, Evaluated* evaluated) {
+std::vector<MemoryCurve> MemoryCurves(graph::Graph* graph, const PredictOptions& options,
+                                      Evaluated* evaluated) {
   struct Change {
     size_t probe;
     int64_t bytes;
@@ -72,7 +72,7 @@ std::vector<MemoryCurve> MemoryCurves(const std::string& directory, graph::Graph
   for (uint32_t r : evaluated->timeline) {
     const uint32_t program = graph->ranks[r].program;
     std::vector<Change> changes;
-    for (const auto& [place, bytes] : DeviceMemoryChanges(directory, *graph, r)) {
+    for (const auto& [place, bytes] : DeviceMemoryChanges(*graph, r)) {
       changes.push_back({probes[program].size(), bytes});
       probes[program].push_back(place);
       if (place.sequence != graph::kNone) graph->programs[program].AddSlot(place);
@@ -83,8 +83,9 @@ std::vector<MemoryCurve> MemoryCurves(const std::string& directory, graph::Graph
   if (ranks.empty()) return curves;
   engine::Options o;
   o.probes = &probes;
+  o.delays = evaluated->delays;
   o.tolerate_missing = options.tolerate_missing;
-  const engine::CostModel model(options.target);
+  const engine::CostModel model(options.target, options.network);
   const auto outcome = engine::Evaluate(*graph, model.DurationsOf(*graph), o);
   if (!outcome.ok()) return curves;
   for (const auto& [r, changes] : ranks) {
@@ -103,6 +104,159 @@ std::vector<MemoryCurve> MemoryCurves(const std::string& directory, graph::Graph
   return curves;
 }
 
+// Whether the ranks' memory fits the target's GPUs, which may be smaller than those that the job
+// was captured for.
+void CheckFit(Report* report) {
+  std::vector<uint32_t> too_large, only_without_cache;
+  const RankMemory *largest = nullptr, *largest_cached = nullptr;
+  for (const RankMemory& m : report->memory) {
+    if (m.device_needed_bytes() > report->gpu_memory_bytes) {
+      too_large.push_back(m.rank);
+      if (largest == nullptr || m.device_needed_bytes() > largest->device_needed_bytes())
+        largest = &m;
+    } else if (m.device_bytes() > report->gpu_memory_bytes) {
+      only_without_cache.push_back(m.rank);
+      if (largest_cached == nullptr || m.device_bytes() > largest_cached->device_bytes())
+        largest_cached = &m;
+    }
+  }
+  const auto bytes = [](uint64_t value) { return Bytes(static_cast<double>(value)); };
+  const auto ranks = [](const std::vector<uint32_t>& list) {
+    return absl::StrCat(list.size() == 1 ? "rank " : "ranks ", graph::RankList(list));
+  };
+  report->does_not_fit = too_large;
+  if (largest != nullptr) {
+    report->findings.push_back(fmt::format(
+        "does not fit: out of memory on {}: {} needs {} ({} allocated at the peak, {} context, {} "
+        "NCCL), the target's GPU has {}",
+        ranks(too_large), too_large.size() == 1 ? "it" : fmt::format("rank {}", largest->rank),
+        bytes(largest->device_needed_bytes()), bytes(largest->largest_allocated_bytes),
+        bytes(largest->context_bytes / largest->devices),
+        bytes(largest->nccl_bytes / largest->devices), bytes(report->gpu_memory_bytes)));
+  }
+  if (largest_cached != nullptr) {
+    report->warnings.push_back(fmt::format(
+        "{} would fit only if the allocator gives back what it caches: {} reserved at the peak of "
+        "rank {} with context and NCCL, the target's GPU has {}",
+        ranks(only_without_cache), bytes(largest_cached->device_bytes()), largest_cached->rank,
+        bytes(report->gpu_memory_bytes)));
+  }
+}
+
+// Copies to the host that a thread then waits for: the program is about to read what they brought.
+uint32_t HostReads(const graph::Program& program) {
+  std::vector<graph::Place> place_of(program.slots);
+  for (uint32_t s = 0; s < program.sequences.size(); ++s) {
+    const std::vector<graph::Op>& ops = program.sequences[s].ops;
+    for (uint32_t i = 0; i < ops.size(); ++i) {
+      if (ops[i].slot != graph::kNone) place_of[ops[i].slot] = {s, i};
+    }
+  }
+  const auto copies_of = [&](const graph::Op& op) {
+    if (op.kind != graph::OpKind::kSpan) return uint32_t{0};
+    const std::vector<uint32_t>& kernels = program.spans[op.a].kernels;
+    return static_cast<uint32_t>(std::count_if(kernels.begin(), kernels.end(), [&](uint32_t k) {
+      return program.kernels[k].kind == trace::KernelKind::kCopy &&
+             program.kernels[k].name == "DtoH";
+    }));
+  };
+  std::vector<uint32_t> waited_for(program.sequences.size(), 0);
+  uint32_t reads = 0;
+  for (const graph::Sequence& thread : program.sequences) {
+    if (thread.kind != trace::SequenceKind::kThread) continue;
+    for (const graph::Op& op : thread.ops) {
+      if (op.kind != graph::OpKind::kWait) continue;
+      const graph::Place place = place_of[op.a];
+      if (place.sequence == graph::kNone ||
+          program.sequences[place.sequence].kind != trace::SequenceKind::kStream) {
+        continue;
+      }
+      for (uint32_t& at = waited_for[place.sequence]; at <= place.op; ++at)
+        reads += copies_of(program.sequences[place.sequence].ops[at]);
+    }
+  }
+  return reads;
+}
+
+// With values none the program goes on with whatever it reads.
+void NoteUncomputedReads(const graph::Graph& graph, Report* report) {
+  std::vector<uint32_t> reads;
+  for (const graph::Program& program : graph.programs) reads.push_back(HostReads(program));
+  uint32_t ranks = 0, most = 0;
+  for (const graph::Rank& rank : graph.ranks) {
+    ranks += reads[rank.program] > 0;
+    most = std::max(most, reads[rank.program]);
+  }
+  if (ranks == 0) return;
+  report->fidelity_gaps[fmt::format(
+      "values read that were not computed (.item(), .cpu(), print): {} read{} a rank; what the "
+      "program decides by them may differ, --values control or cpu computes them",
+      most, most == 1 ? "" : "s")] = ranks;
+}
+
+// The default streams of a rank's GPUs have one handle, and the trace one stream for them.
+void NoteSeveralDevices(Report* report) {
+  std::vector<uint32_t> ranks;
+  for (const RankMemory& m : report->memory) {
+    if (m.devices > 1) ranks.push_back(m.rank);
+  }
+  if (ranks.empty()) return;
+  report->warnings.push_back(fmt::format(
+      "rank{} {} use{} several GPUs: what these do on their default streams is predicted one after "
+      "the other, not at once",
+      ranks.size() == 1 ? "" : "s", graph::RankList(ranks), ranks.size() == 1 ? "s" : ""));
+}
+
+// A profile of another machine is a what-if, of hostcuda none of a GPU.
+void NoteNetwork(const engine::NetworkProfile& profile, const engine::Target& target,
+                 Report* report) {
+  if (profile.machine.value("device", "") == "host") {
+    report->warnings.push_back("the network profile was measured on hostcuda, not on a GPU");
+  } else if (!profile.gpu().empty() && profile.gpu() != target.gpu.name) {
+    report->warnings.push_back(fmt::format("the network profile is of {}, the target's GPU is {}",
+                                           profile.gpu(), target.gpu.name));
+  }
+}
+
+// Ranks whose memory the observer did not write down, and why.
+void NoteUnknownMemory(const std::string& directory, Report* report) {
+  std::vector<uint32_t> unknown;
+  const RankMemory* first = nullptr;
+  for (const RankMemory& m : report->memory) {
+    if (m.known || m.total_bytes() == 0) continue;
+    unknown.push_back(m.rank);
+    if (first == nullptr || (m.damaged && !first->damaged)) first = &m;
+  }
+  if (first == nullptr) return;
+  std::error_code error;
+  const bool none_observed = unknown.size() == report->memory.size() &&
+                             std::filesystem::is_empty(directory + "/ranks", error);
+  report->warnings.push_back(fmt::format(
+      "memory by owner is not known of rank{} {}: {}; reserved is what the trace{} took from the "
+      "driver",
+      unknown.size() == 1 ? "" : "s", graph::RankList(unknown),
+      none_observed ? "prism observes the ranks that it starts (python, torchrun), and keeps their "
+                      "output; these were started by another program"
+                    : first->unknown_because,
+      unknown.size() == 1 ? "" : "s"));
+}
+
+// The timeline that an earlier simulation wrote, if what it shows is this prediction; else "".
+std::string EarlierTimeline(const std::string& directory, const Prediction& prediction) {
+  std::ifstream in(directory + "/simulate.json");
+  const ordered_json j = ordered_json::parse(in, nullptr, /*allow_exceptions=*/false);
+  if (!j.is_object() || !j.contains("timeline") || !j["timeline"].is_string() ||
+      !j.contains("target") || j["target"] != prediction.target || !j.contains("step_ns") ||
+      j["step_ns"] != prediction.step_ns) {
+    return "";
+  }
+  // Relative to the job, which may have been moved, unless it was written elsewhere.
+  const std::string path =
+      (std::filesystem::path(directory) / j["timeline"].get<std::string>()).string();
+  std::error_code error;
+  return std::filesystem::exists(path, error) ? path : "";
+}
+
 absl::StatusOr<Report> Build(const std::string& directory, const ReportOptions& options,
                              bool must_predict) {
   Report report;
@@ -117,6 +271,10 @@ absl::StatusOr<Report> Build(const std::string& directory, const ReportOptions& 
     job = opened->info();
     report.state = StateName(opened->state());
     report.reason = opened->reason();
+    if (job.contains("device") && job["device"] == "host" && job.contains("values") &&
+        job["values"].is_string()) {
+      report.values = job["values"].get<std::string>();
+    }
     if (job.contains("command") && job["command"].is_array()) {
       std::vector<std::string> words;
       for (const ordered_json& word : job["command"]) {
@@ -134,8 +292,8 @@ absl::StatusOr<Report> Build(const std::string& directory, const ReportOptions& 
       job["target"]["text"].is_string()) {
     target_text = job["target"]["text"].get<std::string>();
   }
-  absl::StatusOr<graph::Graph> graph =
-      graph::LoadJob(directory, {.allow_incomplete = options.allow_incomplete});
+  absl::StatusOr<graph::Graph> graph = graph::LoadJob(
+      directory, {.allow_incomplete = options.allow_incomplete, .launch = options.launch});
   if (target_text.empty()) {
     target_text = kDefaultTarget;
     if (graph.ok() && graph->world > 8)
@@ -145,17 +303,26 @@ absl::StatusOr<Report> Build(const std::string& directory, const ReportOptions& 
   PRISM_ASSIGN_OR_RETURN(engine::Target target, engine::ParseTarget(target_text));
   PredictOptions predict;
   predict.target = std::move(target);
+  predict.network = options.network;
+  if (options.network != nullptr) NoteNetwork(options.network->profile(), predict.target, &report);
   predict.step = options.step;
   predict.seed = options.seed;
   predict.jitter = options.jitter;
   predict.draws = options.draws;
   predict.timeline_ranks = options.timeline_ranks;
   predict.tolerate_missing = options.allow_incomplete;
+  predict.samples = options.samples;
+  predict.delays = options.delays;
   report.gpu_memory_bytes = predict.target.gpu.memory_bytes;
 
   absl::Status failure;
   if (!graph.ok()) {
     failure = graph.status();
+    if (job.is_object() && job.contains("device") && job["device"] == "none") {
+      report.nothing_to_predict = true;
+      failure = absl::FailedPreconditionError(
+          "the job ran without CUDA (--device none), and nothing was traced");
+    }
     if (job.is_object() && job.contains("world") && job["world"].is_number_unsigned()) {
       report.world = job["world"].get<uint32_t>();
     }
@@ -164,19 +331,28 @@ absl::StatusOr<Report> Build(const std::string& directory, const ReportOptions& 
     report.roles = graph->programs.size();
     report.nodes = graph->ops;
     report.trace_bytes = graph->trace_bytes;
+    if (graph->launches > 1) {
+      report.warnings.push_back(fmt::format(
+          "the command ran {} programs, each a job of its own; this is number {}{}: --program N "
+          "chooses another",
+          graph->launches, graph->launch, graph->launch == graph->launches ? ", the last" : ""));
+    }
     report.warnings.insert(report.warnings.end(), graph->warnings.begin(), graph->warnings.end());
     CollectGaps(*graph, &report);
+    if (report.values == "none") NoteUncomputedReads(*graph, &report);
     if (!options.allow_incomplete) {
       for (const graph::Finding& f : graph::CheckStructure(*graph))
         report.findings.push_back(f.text);
     }
     Evaluated evaluated;
     absl::StatusOr<Prediction> prediction = Predict(&*graph, predict, &evaluated);
-    if (prediction.ok()) {
+    if (graph->ops == 0 || (prediction.ok() && prediction->step_ns == 0)) {
+      report.nothing_to_predict = true;
+      failure = absl::FailedPreconditionError("no rank did anything on a GPU that takes time");
+    } else if (prediction.ok()) {
       report.prediction = *std::move(prediction);
       if (!options.timeline_path.empty()) {
-        const std::vector<MemoryCurve> curves =
-            MemoryCurves(directory, &*graph, predict, &evaluated);
+        const std::vector<MemoryCurve> curves = MemoryCurves(&*graph, predict, &evaluated);
         PRISM_RETURN_IF_ERROR(WritePerfetto(options.timeline_path, *graph, evaluated, curves));
         report.timeline_path = options.timeline_path;
       }
@@ -190,16 +366,19 @@ absl::StatusOr<Report> Build(const std::string& directory, const ReportOptions& 
       }
     }
   }
+  if (failure.code() == absl::StatusCode::kInvalidArgument) return failure;
   if (!failure.ok()) {
     if (must_predict || (!job.is_object() && !graph.ok())) return failure;
     report.no_prediction_because = std::string(failure.message());
     report.hint = HintOf(failure);
   }
-  if (const std::string earlier = absl::StrCat(directory, "/", std::string(kTimelineName));
-      report.timeline_path.empty() && std::filesystem::exists(earlier, error)) {
-    report.timeline_path = earlier;
-  }
-  report.memory = ReadMemory(directory, report.world, graph.ok() ? &*graph : nullptr, job);
+  if (report.timeline_path.empty() && report.prediction.has_value() && !must_predict)
+    report.timeline_path = EarlierTimeline(directory, *report.prediction);
+  report.memory = ReadMemory(directory, report.world, graph.ok() ? &*graph : nullptr,
+                             predict.target.gpu.context_bytes);
+  NoteSeveralDevices(&report);
+  NoteUnknownMemory(directory, &report);
+  CheckFit(&report);
   return report;
 }
 
@@ -215,12 +394,20 @@ absl::StatusOr<Report> Simulate(const std::string& directory, const ReportOption
   j["schema"] = "prism.simulate";
   j["schema_version"] = Report::kSchemaVersion;
   j.update(report.prediction->Json());
+  if (!report.timeline_path.empty()) {
+    const bool inside = report.timeline_path.starts_with(directory + "/");
+    j["timeline"] = inside ? report.timeline_path.substr(directory.size() + 1)
+                           : std::filesystem::absolute(report.timeline_path).string();
+  }
   const std::string path = directory + "/simulate.json", temporary = path + ".tmp";
   {
     std::ofstream out(temporary, std::ios::trunc);
     out << j.dump(2) << "\n";
     out.close();
-    if (!out) return absl::UnavailableError(absl::StrCat("cannot write ", temporary));
+    if (!out) {
+      return WithHint(absl::UnavailableError(absl::StrCat("cannot write ", temporary)),
+                      "the prediction is kept beside the job; `prism report DIR` only shows it");
+    }
   }
   std::error_code error;
   std::filesystem::rename(temporary, path, error);
@@ -242,6 +429,15 @@ std::string Report::Text() const {
     line("graph",
          fmt::format("{} ranks in {} distinct role{}, {} nodes, {}", world, roles,
                      roles == 1 ? "" : "s", nodes, Bytes(static_cast<double>(trace_bytes))));
+  }
+  if (values == "none" && !nothing_to_predict) {
+    line("values",
+         "none: nothing was computed, so the program's own numbers (losses) mean nothing; --values "
+         "cpu computes them");
+  } else if (values == "control" && !nothing_to_predict) {
+    line("values",
+         "control: large tensors were not computed, so the program's own numbers (losses) mean "
+         "nothing; --values cpu computes them");
   }
   for (const std::string& w : warnings) line("warning", w);
   for (const std::string& f : findings) line("problem", f);
@@ -286,6 +482,19 @@ std::string Report::Text() const {
     if (p.peak_utilization > 0) {
       line("  utilization",
            fmt::format("{:.1f} % of the GPU's bf16 peak", 100 * p.peak_utilization));
+    }
+    if (p.network.has_value()) {
+      const NetworkUse& n = *p.network;
+      line("network",
+           fmt::format("profile of {} ({}); of {} distinct communications {} measured, {} "
+                       "interpolated, {} modelled{}",
+                       n.gpu.empty() ? "an unnamed GPU" : n.gpu,
+                       n.isolated ? "isolated calls" : "calls in a row",
+                       n.measured + n.interpolated + n.modelled, n.measured, n.interpolated,
+                       n.modelled,
+                       n.modelled_operations.empty()
+                           ? ""
+                           : absl::StrCat(" (", absl::StrJoin(n.modelled_operations, ", "), ")")));
     }
     double exposed = 0, worst = -1;
     uint32_t worst_rank = 0;
@@ -339,9 +548,9 @@ std::string Report::Text() const {
   std::map<std::vector<uint64_t>, Row> rows;
   std::vector<std::string> owner_names;
   for (const RankMemory& m : memory) {
-    if (!m.known) continue;
-    std::vector<uint64_t> key{m.peak_allocated_bytes >> 20, m.peak_reserved_bytes >> 20,
-                              m.nccl_bytes >> 20};
+    if (m.total_bytes() == 0) continue;
+    std::vector<uint64_t> key{m.known, m.devices, m.peak_allocated_bytes >> 20,
+                              m.peak_reserved_bytes >> 20, m.nccl_bytes >> 20};
     for (const auto& [name, bytes] : m.owners) {
       key.push_back(bytes >> 20);
       if (std::find(owner_names.begin(), owner_names.end(), name) == owner_names.end())
@@ -366,7 +575,9 @@ std::string Report::Text() const {
     out += fmt::format(" {:>11} {:>11} {:>11} {:>15} {:>11}\n", "allocated", "reserved", "context",
                        kNccl, "total");
     for (const Row& row : sorted) {
-      out += fmt::format("  {:<12}", graph::RankList(row.ranks, 6, ","));
+      std::string ranks = graph::RankList(row.ranks, 6, ",");
+      if (row.memory->devices > 1) ranks += fmt::format(" ({} GPUs)", row.memory->devices);
+      out += fmt::format("  {:<12}", ranks);
       for (const std::string& name : owner_names) {
         const auto it = std::find_if(row.memory->owners.begin(), row.memory->owners.end(),
                                      [&](const auto& owner) { return owner.first == name; });
@@ -377,7 +588,7 @@ std::string Report::Text() const {
       }
       const auto bytes = [](uint64_t value) { return Bytes(static_cast<double>(value)); };
       out += fmt::format(" {:>11} {:>11} {:>11} {:>15} {:>11}\n",
-                         bytes(row.memory->peak_allocated_bytes),
+                         row.memory->known ? bytes(row.memory->peak_allocated_bytes) : "-",
                          bytes(row.memory->peak_reserved_bytes), bytes(row.memory->context_bytes),
                          bytes(row.memory->nccl_bytes), bytes(row.memory->total_bytes()));
     }
@@ -401,21 +612,23 @@ std::string Report::Text() const {
 
 ordered_json Report::Json() const {
   ordered_json j;
-  j["job"] = {{"directory", directory},
-              {"command", command},
-              {"state", state},
-              {"reason", reason},
-              {"world", world}};
+  j["job"] = {{"directory", directory}, {"command", command}, {"state", state},
+              {"reason", reason},       {"values", values},   {"world", world}};
   j["graph"] = {{"roles", roles}, {"nodes", nodes}, {"bytes", trace_bytes}};
   j["warnings"] = warnings;
   j["findings"] = findings;
   j["prediction"] = prediction.has_value() ? prediction->Json() : ordered_json();
-  if (!prediction.has_value()) j["no_prediction_because"] = no_prediction_because;
+  if (!prediction.has_value()) {
+    j["no_prediction_because"] = no_prediction_because;
+    j["nothing_to_predict"] = nothing_to_predict;
+  }
   j["gpu_memory_bytes"] = gpu_memory_bytes;
+  j["does_not_fit"] = does_not_fit;
   j["memory"] = ordered_json::array();
   for (const RankMemory& m : memory) {
-    if (!m.known && m.nccl_bytes == 0) continue;
-    ordered_json row{{"rank", m.rank}};
+    if (m.total_bytes() == 0) continue;
+    ordered_json row{{"rank", m.rank}, {"devices", m.devices}};
+    if (!m.known) row["unknown_because"] = m.unknown_because;
     for (const auto& [name, bytes] : m.owners) row["owners"][name] = bytes;
     row["peak_allocated_bytes"] = m.peak_allocated_bytes;
     row["peak_reserved_bytes"] = m.peak_reserved_bytes;

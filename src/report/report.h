@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,13 +28,18 @@ inline constexpr std::string_view kTimelineName = "timeline.pftrace.gz";
 
 struct ReportOptions {
   std::string target = {};  // "": the job's own
+  /// Measured durations of communications (engine/network_table.h); null: formulas alone.
+  std::shared_ptr<const engine::NetworkTable> network = nullptr;
   graph::StepOptions step = {};
   uint64_t seed = 0;
   double jitter = 0;
   uint32_t draws = 0;
   uint32_t timeline_ranks = 32;
   bool allow_incomplete = false;
+  uint32_t launch = 0;  // which of the programs that the command ran, from 1; 0: the last
   std::string timeline_path = {};  // "": none is written
+  graph::Samples samples = graph::Samples::kOwn;
+  std::vector<StepDelay> delays = {};
 };
 
 struct Report {
@@ -43,19 +49,22 @@ struct Report {
   std::string command;
   std::string state;  // of job.json; "" without one
   std::string reason;
+  std::string values;  // of job.json: what was computed on the host; "" for kernels on a GPU
   uint32_t world = 0;
   size_t roles = 0;  // distinct programs
   uint64_t nodes = 0;
   uint64_t trace_bytes = 0;
   std::vector<std::string> warnings;
-  std::vector<std::string> findings;              // of the structure
+  std::vector<std::string> findings;              // of the structure, and what does not fit
   std::map<std::string, uint32_t> fidelity_gaps;  // name -> ranks
   std::optional<Prediction> prediction;
   std::string no_prediction_because;
-  std::string hint;  // remedy for that
+  bool nothing_to_predict = false;  // that is no failure: the job neither computed nor communicated
+  std::string hint;                 // remedy for that
   std::vector<RankMemory> memory;
-  uint64_t gpu_memory_bytes = 0;  // of the target
-  std::string timeline_path;      // written now, or by an earlier simulation
+  uint64_t gpu_memory_bytes = 0;       // of the target
+  std::vector<uint32_t> does_not_fit;  // ranks that need more than that
+  std::string timeline_path;  // written now, or by an earlier simulation of the same result
 
   std::string Text() const;
   nlohmann::ordered_json Json() const;

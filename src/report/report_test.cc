@@ -8,16 +8,19 @@
 #include <map>
 #include <set>
 
+#include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "perfetto_subset.pb.h"
 #include "src/base/status.h"
 #include "src/graph/testing/synthetic.h"
+#include "src/trace/writer.h"
 
 namespace prism::report {
 namespace {
 
 using graph::testing::JobKind;
+using graph::testing::RecordedJob;
 using graph::testing::SyntheticJob;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -64,6 +67,7 @@ TEST(GroupNameTest, SaysSizeAndStride) {
   EXPECT_EQ(GroupName({0, 1, 2, 3}, 4), "world of 4");
   EXPECT_EQ(GroupName({1, 3, 5, 7}, 8), "4 ranks, stride 2");
   EXPECT_EQ(GroupName({0, 1, 3}, 8), "3 ranks, irregular");
+  EXPECT_EQ(GroupName({2, 2}, 8), "2 devices of a rank");
 }
 
 TEST_F(ReportTest, SimulationHasStepRangeSharesAndFiles) {
@@ -165,6 +169,118 @@ TEST_F(ReportTest, MemoryByOwnerComesFromTheObserver) {
   EXPECT_THAT(report->Text(), HasSubstr("Tried to allocate 2.00 GiB"));
 }
 
+TEST_F(ReportTest, JobWithoutWorkHasNothingToPredict) {
+  std::filesystem::create_directory(directory_ + "/trace");
+  trace::Writer writer;
+  ASSERT_EQ(writer.Open((directory_ + "/" + graph::TraceName(0)).c_str(), 0, 1), 0);
+  ASSERT_EQ(writer.Close(0), 0);
+  std::ofstream(directory_ + "/job.json") << R"({"schema": "prism.job", "schema_version": 1})";
+  const auto report = BuildReport(directory_, {.target = "h200x8"});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_FALSE(report->prediction.has_value());
+  EXPECT_TRUE(report->nothing_to_predict);
+  EXPECT_THAT(report->Text(), HasSubstr("no rank did anything on a GPU"));
+  EXPECT_EQ(Simulate(directory_, {.target = "h200x8"}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(ReportTest, MemoryThatIsNotKnownIsSaidAndTakenFromTheTrace) {
+  std::filesystem::create_directory(directory_ + "/trace");
+  for (uint32_t rank : {0, 1}) {
+    trace::Writer writer;
+    ASSERT_EQ(writer.Open((directory_ + "/" + graph::TraceName(rank)).c_str(), rank, 2), 0);
+    writer.Memory(trace::MemoryKind::kDevice, 3 << 20, 0x1000);
+    writer.Memory(trace::MemoryKind::kDevice, 4 << 20, 0x2000);
+    writer.Memory(trace::MemoryKind::kDevice, -(3 << 20), 0x1000);
+    writer.Memory(trace::MemoryKind::kModelled, 64 << 20, 0);
+    ASSERT_EQ(writer.Close(0), 0);
+  }
+  std::filesystem::create_directory(directory_ + "/ranks");
+  std::ofstream(directory_ + "/job.json") << R"({"schema": "prism.job", "schema_version": 1})";
+  const auto nobody = BuildReport(directory_, {.target = "h200x8"});
+  ASSERT_TRUE(nobody.ok()) << nobody.status();
+  EXPECT_THAT(nobody->Text(),
+              HasSubstr("not known of ranks 0-1: prism observes the ranks that it"));
+  EXPECT_EQ(nobody->memory[1].peak_reserved_bytes, 7u << 20);
+  EXPECT_THAT(nobody->Text(), HasSubstr("7.0 MiB"));
+  WriteMemory(0, R"({"schema": "prism.rank-memory", "devices": []})");
+  WriteMemory(1, R"({"schema": "prism.rank-memory"})");
+  const auto damaged = BuildReport(directory_, {.target = "h200x8"});
+  EXPECT_TRUE(damaged->memory[0].known);
+  EXPECT_TRUE(damaged->memory[1].damaged);
+  EXPECT_THAT(damaged->Text(), HasSubstr("rank 1: ranks/00001/memory.json is damaged"));
+  EXPECT_EQ(damaged->Json()["memory"][0]["unknown_because"], "ranks/00001/memory.json is damaged");
+}
+
+TEST_F(ReportTest, ReadsOfWhatWasNotComputedAreGaps) {
+  std::filesystem::create_directory(directory_ + "/trace");
+  trace::Writer writer;
+  ASSERT_EQ(writer.Open((directory_ + "/" + graph::TraceName(0)).c_str(), 0, 1), 0);
+  const uint32_t stream = writer.AddStream(0, 0, "default stream");
+  const auto copy = [&](const char* name) {
+    const uint32_t one[3] = {1, 1, 1};
+    return writer.Kernel(trace::KernelKind::kCopy, name, one, one, 0, 4);
+  };
+  const uint32_t to_host = copy("DtoH"), to_device = copy("HtoD");
+  for (const uint32_t kernel : {to_device, to_host, to_host}) writer.Launch(stream, kernel);
+  writer.SyncStream(stream);
+  writer.Launch(stream, to_host);  // by way of an event
+  writer.Record(stream, 1, 1);
+  writer.SyncEvent(1, 1, /*query=*/false);
+  writer.SyncStream(stream);
+  writer.Launch(stream, to_host);  // that nobody waits for
+  ASSERT_EQ(writer.Close(0), 0);
+  const auto text = [&](const char* values) {
+    std::ofstream(directory_ + "/job.json")
+        << R"({"schema": "prism.job", "schema_version": 1, "device": "host", "values": ")" << values
+        << "\"}";
+    return BuildReport(directory_, {.target = "h200x8"})->Text();
+  };
+  EXPECT_THAT(text("none"), HasSubstr("not computed (.item(), .cpu(), print): 3 reads a rank"));
+  EXPECT_THAT(text("none"), HasSubstr("losses) mean nothing"));
+  EXPECT_THAT(text("control"), HasSubstr("losses) mean nothing"));
+  EXPECT_THAT(text("control"), Not(HasSubstr("reads a rank")));
+  EXPECT_THAT(text("cpu"), Not(HasSubstr("losses")));
+}
+
+TEST_F(ReportTest, MemoryThatDoesNotFitTheTargetIsAFinding) {
+  Write({.world = 2});
+  // 74 GiB allocated and 77 reserved: H100s (79.2 GiB) take it, with 0.5 GiB of context; 78.9 GiB
+  // allocated do not fit; 78 reserved with 70 allocated only when the cache is given back.
+  const auto memory = [](double allocated, double reserved) {
+    return fmt::format(R"({{"schema": "prism.rank-memory", "devices": [{{"device": 0, )"
+                       R"("max_allocated_bytes": {:.0f}, "max_reserved_bytes": {:.0f}}}]}})",
+                       allocated * (1 << 30), reserved * (1 << 30));
+  };
+  WriteMemory(0, memory(74, 77));
+  WriteMemory(1, memory(78.9, 78.9));
+  const auto report = BuildReport(directory_, {.target = "h100x8"});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(report->does_not_fit, ElementsAre(1));
+  EXPECT_THAT(report->Text(), HasSubstr("does not fit: out of memory on rank 1"));
+  EXPECT_EQ(report->Json()["does_not_fit"], nlohmann::ordered_json({1}));
+  const auto larger = BuildReport(directory_, {.target = "h200x8"});
+  EXPECT_THAT(larger->does_not_fit, IsEmpty());
+  EXPECT_THAT(larger->Text(), Not(HasSubstr("fit")));
+  WriteMemory(1, memory(70, 79));
+  const auto cached = BuildReport(directory_, {.target = "h100x8"});
+  EXPECT_THAT(cached->does_not_fit, IsEmpty());
+  EXPECT_THAT(cached->Text(), HasSubstr("rank 1 would fit only if the allocator gives back"));
+}
+
+TEST_F(ReportTest, FigureOfSeveralDevicesSaysSo) {
+  Write({.world = 2});
+  WriteMemory(0, R"({"devices": [{"device": 0, "max_reserved_bytes": 90000000000},
+                                 {"device": 1, "max_reserved_bytes": 90000000000}]})");
+  WriteMemory(1, R"({"devices": [{"device": 0, "max_reserved_bytes": 4194304}]})");
+  const auto report = BuildReport(directory_, {.target = "h200x8"});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(report->Text(), HasSubstr("0 (2 GPUs)"));
+  EXPECT_THAT(report->Text(), HasSubstr("rank 0 uses several GPUs"));
+  EXPECT_THAT(report->Text(), Not(HasSubstr("fit")));  // 84 GiB on each of the two
+  EXPECT_EQ(report->memory[0].context_bytes, 2 * report->memory[1].context_bytes);
+}
+
 TEST_F(ReportTest, BadDirectoriesAreExplained) {
   EXPECT_EQ(BuildReport(directory_ + "/none", {}).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(BuildReport(directory_, {}).status().code(), absl::StatusCode::kFailedPrecondition);
@@ -173,6 +289,23 @@ TEST_F(ReportTest, BadDirectoriesAreExplained) {
   EXPECT_TRUE(Simulate(directory_, {.allow_incomplete = true}).ok());
   std::ofstream(directory_ + "/job.json") << "{";
   EXPECT_FALSE(BuildReport(directory_, {}).ok());
+}
+
+TEST_F(ReportTest, EarlierTimelineIsShownOnlyWithItsOwnPrediction) {
+  Write({.kind = JobKind::kDataParallel, .world = 4, .steps = 3});
+  const std::string path = directory_ + "/" + std::string(kTimelineName);
+  ASSERT_TRUE(Simulate(directory_, {.target = "h200x8", .timeline_path = path}).ok());
+  EXPECT_EQ(BuildReport(directory_, {.target = "h200x8"})->timeline_path, path);
+  EXPECT_EQ(BuildReport(directory_, {.target = "a100x8"})->timeline_path, "");
+  const std::string moved = directory_ + "_moved";
+  std::filesystem::rename(directory_, moved);
+  EXPECT_EQ(BuildReport(moved, {.target = "h200x8"})->timeline_path,
+            moved + "/" + std::string(kTimelineName));
+  std::filesystem::rename(moved, directory_);
+  // A simulation that writes none leaves the file, which is not its own.
+  ASSERT_TRUE(Simulate(directory_, {.target = "b200x8"}).ok());
+  EXPECT_EQ(BuildReport(directory_, {.target = "b200x8"})->timeline_path, "");
+  EXPECT_EQ(BuildReport(directory_, {.target = "h200x8"})->timeline_path, "");
 }
 
 TEST_F(ReportTest, TimelineDecodesWithTracksSlicesFlowsAndCounters) {
@@ -242,6 +375,115 @@ TEST_F(ReportTest, TimelineOfManyRanksStaysSmall) {
   const std::string path = directory_ + "/t.pftrace.gz";
   ASSERT_TRUE(Simulate(directory_, {.target = "h200x8:8", .timeline_path = path}).ok());
   EXPECT_LT(std::filesystem::file_size(path), 1u << 20);
+}
+
+// Two ranks, the second of which is the last to come by 2 ms.
+RecordedJob TwoRanks() {
+  return {.steps = 12,
+          .host_ns = [](uint32_t, uint32_t) { return 100'000; },
+          .span_ns =
+              [](uint32_t r, uint32_t s) {
+                return int64_t{8'000'000} + 2'000'000 * r + (s % 2 == 0 ? 0 : 100'000);
+              },
+          .transfer_ns = [](uint32_t) { return 500'000; }};
+}
+
+TEST_F(ReportTest, RecordedJobsAreMeasured) {
+  ASSERT_FALSE(WriteRecordedJob(directory_, TwoRanks()).empty());
+  const auto report = Simulate(directory_, {.target = "h200x8"});
+  ASSERT_TRUE(report.ok()) << report.status();
+  const Prediction& p = *report->prediction;
+  EXPECT_GT(p.by_source[3], 0.99);
+  EXPECT_LT(p.by_source[0] + p.by_source[1] + p.by_source[2], 0.01);
+  EXPECT_NEAR(p.compute_share, 10.06 / 10.66, 0.02);
+  EXPECT_NEAR(p.communication_share, 0.5 / 10.66, 0.01);
+  EXPECT_NEAR(p.host_share, 0.1 / 10.66, 0.01);
+  // The range is that of measurements.
+  EXPECT_NEAR(static_cast<double>(p.low_ns), 0.98 * static_cast<double>(p.step_ns), 5e3);
+  EXPECT_NEAR(static_cast<double>(p.high_ns), 1.02 * static_cast<double>(p.step_ns), 5e3);
+}
+
+TEST_F(ReportTest, SamplesOfSomeStepsStandForAll) {
+  ASSERT_FALSE(WriteRecordedJob(directory_, TwoRanks()).empty());
+  std::map<graph::Samples, int64_t> step_ns;
+  for (graph::Samples samples : {graph::Samples::kOdd, graph::Samples::kEven}) {
+    const auto report = Simulate(directory_, {.target = "h200x8", .samples = samples});
+    ASSERT_TRUE(report.ok()) << report.status();
+    const Prediction& p = *report->prediction;
+    step_ns[samples] = p.step_ns;
+    // All steps take the same; the first ones have no step before them that is like the others.
+    for (size_t k = 2; k < p.steps.size(); ++k) EXPECT_EQ(p.steps[k].ns, p.step_ns) << k;
+    EXPECT_THAT(p.notes, ::testing::Contains(HasSubstr("training steps (" +
+                                                       std::string(SamplesName(samples)) + ")")));
+  }
+  // Step n holds the span of iteration n + 1: even ones take 0.1 ms more.
+  EXPECT_EQ(step_ns[graph::Samples::kEven] - step_ns[graph::Samples::kOdd], 100'000);
+}
+
+TEST_F(ReportTest, DelaysMoveTheStepByWhatIsExposed) {
+  ASSERT_FALSE(WriteRecordedJob(directory_, TwoRanks()).empty());
+  const auto step = [&](std::vector<StepDelay> delays) {
+    const auto report = Simulate(
+        directory_,
+        {.target = "h200x8", .samples = graph::Samples::kAll, .delays = std::move(delays)});
+    EXPECT_TRUE(report.ok()) << report.status();
+    return report->prediction->step_ns;
+  };
+  const int64_t own = step({});
+  EXPECT_EQ(step({{1, 5'000'000}}), own + 5'000'000);
+  EXPECT_EQ(step({{0, 2'000'000}}), own);
+  EXPECT_EQ(step({{0, 5'000'000}}), own + 3'000'000);
+  EXPECT_EQ(step({{0, 5'000'000}, {1, 5'000'000}}), own + 5'000'000);
+
+  const auto report = Simulate(directory_, {.target = "h200x8", .delays = {{1, 5'000'000}}});
+  EXPECT_THAT(report->Text(), HasSubstr("what if rank 1 had 5 ms more host time"));
+  EXPECT_THAT(report->prediction->Json()["notes"].dump(), HasSubstr("what if rank 1"));
+  const auto none = Simulate(directory_, {.target = "h200x8", .delays = {{7, 1}}}).status();
+  EXPECT_EQ(none.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(none.ToString(), HasSubstr("no rank 7"));
+  EXPECT_EQ(HintOf(none), "the job has ranks 0-1");
+}
+
+// All communications of the job take the same time, so the step differs by that of the calls which
+// nothing hides.
+TEST_F(ReportTest, NetworkProfileIsUsedAndSaid) {
+  Write({.kind = JobKind::kFullyShardedDP, .world = 4, .steps = 5});
+  engine::NetworkProfile profile;
+  profile.machine["gpu"] = "NVIDIA B200";
+  const auto predicted = [&](double ns) {
+    profile.entries.clear();
+    for (const uint64_t bytes : {uint64_t{1} << 10, uint64_t{1} << 30}) {
+      profile.entries.push_back(
+          {trace::CommOp::kAllGather, std::nullopt, 4, 1, bytes, true, ns, ns, ns, 1});
+    }
+    return BuildReport(
+        directory_,
+        {.target = "h200x4", .network = std::make_shared<const engine::NetworkTable>(profile)});
+  };
+  const auto fast = predicted(5e6), slow = predicted(50e6);
+  ASSERT_TRUE(fast.ok() && slow.ok());
+  const Prediction& p = *slow->prediction;
+  ASSERT_TRUE(p.network.has_value());
+  EXPECT_EQ(p.network->measured, 0u);
+  EXPECT_GT(p.network->interpolated, 0u);
+  EXPECT_GT(p.network->modelled, 0u);
+  EXPECT_THAT(p.network->modelled_operations, ElementsAre("ReduceScatter"));
+  EXPECT_GT(p.by_source[static_cast<size_t>(engine::TimeSource::kInterpolated)], 0.9);
+  double gathers = 0;
+  for (const CommunicationRow& row : p.communications) {
+    if (row.operation != "AllGather") continue;
+    gathers += row.calls;
+    EXPECT_NEAR(row.transfer_ns, row.calls * 50e6, 1);
+  }
+  // At these durations the step is its gathers, one after the other.
+  EXPECT_NEAR(static_cast<double>(p.step_ns - fast->prediction->step_ns), gathers * 45e6,
+              0.01 * gathers * 45e6);
+  EXPECT_THAT(slow->Text(), HasSubstr("profile of NVIDIA B200 (isolated calls); of "));
+  EXPECT_THAT(slow->Text(), HasSubstr("modelled (ReduceScatter)"));
+  EXPECT_THAT(slow->warnings, ::testing::Contains(HasSubstr("the target's GPU is NVIDIA H200")));
+  EXPECT_EQ(slow->Json()["prediction"]["network"]["calls"]["interpolated"],
+            p.network->interpolated);
+  EXPECT_FALSE(BuildReport(directory_, {.target = "h200x4"})->prediction->network.has_value());
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ enum class NodeKind : uint8_t {
                   // enqueue. Groups: the
                   // group's first node; the others follow with it.
   kSync = 18,  // a: stream sequence; b: nodes of it that must be complete. kEvent and kQueryTrue:
-               // a: event, b: version.
+               // a: event, b: version. kHandoff: a: thread sequence, b: nodes of it.
                // detail: SyncKind.
   kCommInit = 19,  // a: communicator (job-wide number). Returns when all members have come
                    // (blocking), in order.
@@ -51,7 +51,14 @@ enum class NodeKind : uint8_t {
   kEnqueueLast = 21,  // as kEnqueue, for a span of several kernels: after its last one was enqueued
 };
 
-enum class SyncKind : uint16_t { kStream = 0, kEvent = 1, kDevice = 2, kQueryTrue = 3, kCopy = 4 };
+enum class SyncKind : uint16_t {
+  kStream = 0,
+  kEvent = 1,
+  kDevice = 2,
+  kQueryTrue = 3,
+  kCopy = 4,
+  kHandoff = 5,  // threads that take turns: this one goes on after what the other one did
+};
 enum class MarkKind : uint16_t { kRangePush = 0, kRangePop = 1, kInstant = 2, kStep = 3 };
 
 // Where a duration or a value came from. Two bits each in Node::provenance.
@@ -131,21 +138,24 @@ struct SequenceRecord {
 static_assert(sizeof(SequenceRecord) == 24);
 
 enum class KernelKind : uint32_t { kKernel = 0, kCopy = 1, kSet = 2, kGraph = 3 };
-// One distinct launch: equal name, grid, block and shared memory. The key that fits both worlds.
+// KernelRecord::parameters: nobody has looked, and launches that are alike but for these came with
+// too many of them. Other values are hashes.
+inline constexpr uint32_t kParametersUnknown = 0, kParametersVary = 1;
+// One distinct launch: equal name, grid, block, shared memory and, where known, parameters.
 struct KernelRecord {
   uint32_t name;  // string; copies: "HtoD", "DtoH", "DtoD", "PtoP"
   KernelKind kind;
   uint32_t grid[3];
   uint32_t block[3];
   uint32_t shared_bytes;
-  uint32_t reserved;
-  uint64_t bytes;  // copies and sets; 0 for kernels
+  uint32_t parameters;  // hash of the kernel's parameters without pointers
+  uint64_t bytes;       // copies and sets; 0 for kernels
 };
 static_assert(sizeof(KernelRecord) == 48);
 
 // Content hashes are FNV-1a 64, equal across ranks and runs: a kernel's over its name, then kind,
-// grid, block, shared_bytes (uint32 each, little-endian) and bytes (uint64); a span's over its
-// kernels' hashes, a 64-bit word a step.
+// grid, block, shared_bytes (uint32 each, little-endian) and bytes (uint64), not its parameters,
+// which may change from step to step; a span's over its kernels' hashes, a 64-bit word a step.
 inline constexpr uint64_t kFnvOffset = 0xcbf29ce484222325;
 inline constexpr uint64_t kFnvPrime = 0x100000001b3;
 
@@ -156,6 +166,8 @@ struct SpanHeader {
 };
 static_assert(sizeof(SpanHeader) == 16);
 
+inline constexpr uint32_t kUnknownRank = 0xffffffff;
+
 struct CommRecord {
   uint32_t comm;  // job-wide number (wire::CommReady)
   uint32_t size;
@@ -163,7 +175,7 @@ struct CommRecord {
   uint32_t device;
   uint64_t channel_bytes;  // modelled device memory that NCCL takes when it is made; connections
                            // are memory records of kind kModelled
-  // uint32_t world_ranks[size] follows
+  // uint32_t world_ranks[size] follows; kUnknownRank where the rank does not know the member
 };
 static_assert(sizeof(CommRecord) == 24);
 
@@ -181,6 +193,11 @@ enum class CommOp : uint32_t {
   kRecv = 9,
 };
 inline constexpr uint32_t kCommOpCount = 10;
+
+// A send of up to this payload ends when NCCL's FIFO has taken it, whether or not its receive has
+// come; a group that also receives, and what no longer fits beside earlier sends to the same peer,
+// waits.
+inline constexpr uint64_t kEarlySendBytes = uint64_t{4} << 20;  // NCCL_BUFFSIZE's default
 
 // One distinct communication call.
 struct CallRecord {

@@ -366,7 +366,8 @@ absl::Status Reader::AddChunk(const ChunkHeader& chunk, const char* payload) {
         communicators_.push_back(
             {record, {reinterpret_cast<const uint32_t*>(payload + at), record.size}});
         for (uint32_t rank : communicators_.back().world_ranks) {
-          if (rank >= header_.world) return Contradiction(chunk, "world rank outside the job");
+          if (rank >= header_.world && rank != kUnknownRank)
+            return Contradiction(chunk, "world rank outside the job");
         }
         at += bytes;
       }
@@ -479,6 +480,10 @@ absl::Status Reader::CheckNodes() const {
             case SyncKind::kEvent:
             case SyncKind::kQueryTrue:
               good = !on_stream;
+              break;
+            case SyncKind::kHandoff:
+              good = !on_stream && n.a < sequences_.size() && !is_stream(n.a) &&
+                     n.a != chunk.sequence && (!whole || n.b <= nodes_[n.a].size());
               break;
           }
           break;

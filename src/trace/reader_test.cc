@@ -7,6 +7,8 @@
 #include <iterator>
 #include <random>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -293,6 +295,59 @@ TEST_F(ReaderTest, ForgedContentsNeverReachOutsideTheFile) {
     }
   }
   EXPECT_GT(accepted, 100);  // else the test does not reach the contents
+}
+
+// Offset of the payload of the first chunk of nodes of `sequence`.
+size_t NodesAt(const std::string& bytes, uint32_t sequence) {
+  for (size_t at = sizeof(FileHeader); at + sizeof(ChunkHeader) <= bytes.size();) {
+    ChunkHeader chunk;
+    std::memcpy(&chunk, bytes.data() + at, sizeof(chunk));
+    if (chunk.kind == ChunkKind::kNodes && chunk.sequence == sequence) return at + sizeof(chunk);
+    at += sizeof(chunk) + (chunk.bytes + 15) / 16 * 16;
+  }
+  return 0;
+}
+
+TEST_F(ReaderTest, HandoffsNameAnotherThreadsNodes) {
+  uint32_t stream = 0, first = 0, second = 0;
+  {
+    Writer w;
+    ASSERT_EQ(w.Open(path_.c_str(), 0, 1), 0);
+    stream = w.AddStream(0, 0, "default");
+    first = w.ThisThread();
+    w.Record(stream, 1, 1);
+    std::thread([&] {
+      second = w.ThisThread();
+      w.Handoff(first);
+    }).join();
+    ASSERT_EQ(w.Close(0), 0);
+  }
+  const auto reader = Reader::Open(path_);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  ASSERT_EQ(reader->nodes(second).size(), 1u);
+  const Node good = reader->nodes(second)[0];
+  EXPECT_EQ(good.a, first);
+  EXPECT_EQ(good.b, 1u);
+
+  const std::string bytes = ReadFile(path_);
+  const size_t at = NodesAt(bytes, second);
+  for (const auto& [a, b] :
+       {std::pair<uint32_t, uint32_t>{stream, 1}, {second, 0}, {9, 0}, {first, 2}}) {
+    std::string forged = bytes;
+    Node bad = good;
+    bad.a = a;
+    bad.b = b;
+    std::memcpy(forged.data() + at, &bad, sizeof(bad));
+    ChunkHeader chunk;
+    std::memcpy(&chunk, forged.data() + at - sizeof(chunk), sizeof(chunk));
+    chunk.crc32c = ExtendCrc32c(0, &bad, sizeof(bad));
+    chunk.header_crc32c = 0;
+    chunk.header_crc32c = ExtendCrc32c(0, &chunk, sizeof(chunk));
+    std::memcpy(forged.data() + at - sizeof(chunk), &chunk, sizeof(chunk));
+    WriteFile(path_, forged);
+    EXPECT_THAT(Reader::Open(path_).status().ToString(), HasSubstr("names nothing"))
+        << a << " " << b;
+  }
 }
 
 TEST_F(ReaderTest, NodesOfManyChunksAreOneList) {

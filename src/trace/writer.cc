@@ -24,10 +24,10 @@
 namespace prism::trace {
 namespace {
 
-constexpr size_t kBufferBytes = 64 * 1024;
+constexpr size_t kBufferBytes = size_t{64} * 1024;
 constexpr size_t kBufferNodes = (kBufferBytes - sizeof(PendingRegion)) / sizeof(Node);
 constexpr uint32_t kNone = UINT32_MAX;
-constexpr size_t kMaxStringBytes = 64 * 1024;
+constexpr size_t kMaxStringBytes = size_t{64} * 1024;
 
 // A span may grow without bound in a program that never communicates. It is cut after a kernel
 // whose hash says so, never before kCutAfter kernels; a periodic launch sequence is thereby cut
@@ -163,6 +163,8 @@ struct Writer::Impl : OpenWriter {
   std::atomic<uint64_t> dropped{0};
   std::atomic<uint64_t> written{0};  // nodes in the file
   std::atomic<uint32_t> next_group{0};
+  std::atomic<TimeSource> host_source{TimeSource::kAssumed};
+  void (*span_ended)(uint32_t stream, uint64_t node) = nullptr;  // set before the first node
 
   std::mutex file_mutex;
   int fd = -1;
@@ -289,7 +291,10 @@ struct Writer::Impl : OpenWriter {
   void Append(Sequence& s, NodeKind kind, uint32_t a, uint32_t b, uint16_t detail = 0,
               ValueSource values = ValueSource::kGenerated) {
     if (s.sealed) return;
-    const Node node{kind, Provenance(TimeSource::kAssumed, values), detail, a, b};
+    const bool timed = kind == NodeKind::kHost || kind == NodeKind::kEnqueueLast;
+    const TimeSource source =
+        timed ? host_source.load(std::memory_order_relaxed) : TimeSource::kAssumed;
+    const Node node{kind, Provenance(source, values), detail, a, b};
     s.nodes.Append(pending, &node, sizeof(node));
     s.nodes.Commit();
     if (s.nodes.count() >= kBufferNodes) FlushSequence(s);
@@ -306,10 +311,15 @@ struct Writer::Impl : OpenWriter {
 
   void MarkLastLaunch(Sequence& thread) {
     if (thread.last_stream == kNone) return;
+    // The node comes behind all of the time and says how long ago the launch was; where it cannot,
+    // it comes before the rest of the time.
     const uint64_t since = thread.pending_ns - std::min(thread.pending_ns, thread.last_ns);
+    const uint64_t behind = since > UINT16_MAX ? since : 0;
+    thread.pending_ns -= behind;
     FlushHostTime(thread);
     Append(thread, NodeKind::kEnqueueLast, thread.last_stream, thread.last_index,
-           static_cast<uint16_t>(std::min<uint64_t>(since, UINT16_MAX)));
+           static_cast<uint16_t>(since - behind));
+    thread.pending_ns = behind;
     thread.last_stream = kNone;
   }
 
@@ -353,6 +363,7 @@ struct Writer::Impl : OpenWriter {
       }
     }
     const uint32_t span = InternSpan(stream.open);
+    if (span_ended != nullptr && !stream.sealed) span_ended(stream.number, stream.size());
     Append(stream, NodeKind::kSpan, span, static_cast<uint32_t>(stream.open.size()));
     stream.last_group = 0;
     stream.open.clear();
@@ -440,6 +451,15 @@ struct Writer::Impl : OpenWriter {
     if (stream.size() == 0) return;
     AppendHost(thread, NodeKind::kSync, stream.number, static_cast<uint32_t>(stream.size()),
                static_cast<uint16_t>(kind));
+  }
+
+  /// True where a launch from `thread` does not extend the stream's open span.
+  bool Cuts(const Sequence& stream, const Sequence* thread) {
+    if (stream.open_thread != thread || stream.open.size() >= kCutAlways) return true;
+    if (stream.open.size() < kCutAfter) return false;
+    std::lock_guard lock(table_mutex);
+    // The high half: FNV's low bits of short differences repeat.
+    return (kernel_hash[stream.open.back()] >> 32 & kCutMask) == 0;
   }
 
   void CloseSpans() {
@@ -554,6 +574,10 @@ uint32_t Writer::ThisThread() {
   return number;
 }
 
+void Writer::SetHostTimeSource(TimeSource source) {
+  if (impl_ != nullptr) impl_->host_source.store(source, std::memory_order_relaxed);
+}
+
 uint32_t Writer::String(std::string_view text) {
   uint32_t number = kNone;
   Guard(impl_, [&] { number = impl_->InternString(text); });
@@ -561,7 +585,8 @@ uint32_t Writer::String(std::string_view text) {
 }
 
 uint32_t Writer::Kernel(KernelKind kind, std::string_view name, const uint32_t grid[3],
-                        const uint32_t block[3], uint32_t shared_bytes, uint64_t bytes) {
+                        const uint32_t block[3], uint32_t shared_bytes, uint64_t bytes,
+                        uint32_t parameters) {
   uint32_t number = kNone;
   Guard(impl_, [&] {
     name = name.substr(0, kMaxStringBytes);
@@ -572,6 +597,7 @@ uint32_t Writer::Kernel(KernelKind kind, std::string_view name, const uint32_t g
       record.block[i] = block != nullptr ? block[i] : 0;
     }
     record.shared_bytes = shared_bytes;
+    record.parameters = parameters;
     record.bytes = bytes;
     std::lock_guard lock(impl_->table_mutex);
     record.name = impl_->InternStringLocked(name);
@@ -622,15 +648,7 @@ void Writer::Launch(uint32_t stream_number, uint32_t kernel) {
       return;
     }
     std::lock_guard lock(stream->mutex);
-    if (!stream->open.empty()) {
-      bool cut = stream->open_thread != thread || stream->open.size() >= kCutAlways;
-      if (!cut && stream->open.size() >= kCutAfter) {
-        std::lock_guard table_lock(impl_->table_mutex);
-        // The high half: FNV's low bits of short differences repeat.
-        cut = (impl_->kernel_hash[stream->open.back()] >> 32 & kCutMask) == 0;
-      }
-      if (cut) impl_->CloseSpan(*stream);
-    }
+    if (!stream->open.empty() && impl_->Cuts(*stream, thread)) impl_->CloseSpan(*stream);
     const auto index = static_cast<uint32_t>(stream->size());
     if (stream->open.empty()) {
       stream->open.push_back(kernel);
@@ -714,6 +732,52 @@ void Writer::StreamNode(uint32_t stream_number, NodeKind kind) {
   });
 }
 
+void Writer::EndSpan(uint32_t stream_number) {
+  Guard(impl_, [&] {
+    Sequence* stream = impl_->FindStream(stream_number);
+    if (stream == nullptr) return;
+    std::lock_guard lock(stream->mutex);
+    impl_->CloseSpan(*stream);
+  });
+}
+
+bool Writer::BeginsSpan(uint32_t stream_number) {
+  bool begins = false;
+  Guard(impl_, [&] {
+    Sequence* stream = impl_->FindStream(stream_number);
+    Sequence* thread = impl_->Thread();
+    if (stream == nullptr || thread == nullptr) return;
+    std::lock_guard lock(stream->mutex);
+    if (!stream->open.empty() && impl_->Cuts(*stream, thread)) impl_->CloseSpan(*stream);
+    begins = stream->open.empty();
+  });
+  return begins;
+}
+
+void Writer::OnSpanEnd(void (*ended)(uint32_t stream, uint64_t node)) {
+  if (impl_ != nullptr) impl_->span_ended = ended;
+}
+
+uint64_t Writer::NextNode(uint32_t stream_number) {
+  uint64_t next = 0;
+  Guard(impl_, [&] {
+    Sequence* stream = impl_->FindStream(stream_number);
+    if (stream == nullptr) return;
+    std::lock_guard lock(stream->mutex);
+    next = stream->size();
+  });
+  return next;
+}
+
+void Writer::HostTime(uint64_t ns) {
+  Guard(impl_, [&] {
+    Sequence* thread = impl_->Thread();
+    if (thread == nullptr) return;
+    std::lock_guard lock(thread->mutex);
+    thread->pending_ns += ns;
+  });
+}
+
 void Writer::HostCall(uint64_t ns) {
   Guard(impl_, [&] {
     Sequence* thread = impl_->Thread();
@@ -764,6 +828,28 @@ void Writer::SyncEvent(uint32_t event, uint64_t version, bool query) {
     }
     impl_->AppendHost(*thread, NodeKind::kSync, event, static_cast<uint32_t>(version),
                       static_cast<uint16_t>(query ? SyncKind::kQueryTrue : SyncKind::kEvent));
+  });
+}
+
+void Writer::Handoff(uint32_t thread_number) {
+  Guard(impl_, [&] {
+    Sequence* other = impl_->Find(thread_number);
+    Sequence* thread = impl_->Thread();
+    if (other == nullptr || thread == nullptr || other == thread ||
+        other->kind != SequenceKind::kThread) {
+      return;
+    }
+    uint64_t done = 0;
+    {
+      // One thread's mutex at a time: two threads may name each other at once.
+      std::lock_guard lock(other->mutex);
+      impl_->MarkLastLaunch(*other);
+      impl_->FlushHostTime(*other);
+      done = other->size();
+    }
+    if (done == 0) return;
+    impl_->AppendHost(*thread, NodeKind::kSync, other->number, static_cast<uint32_t>(done),
+                      static_cast<uint16_t>(SyncKind::kHandoff));
   });
 }
 

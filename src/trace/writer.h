@@ -45,11 +45,15 @@ class Writer {
   uint32_t AddStream(uint32_t device, int priority, std::string_view name);
   uint32_t ThisThread();  // registers the calling thread at its first call
 
+  /// Where the host times of later nodes come from: kAssumed until it is called.
+  void SetHostTimeSource(TimeSource source);
+
   /// Interns a string, a distinct launch, a distinct call; cheap when seen before (one hash
   /// look-up).
   uint32_t String(std::string_view text);
   uint32_t Kernel(KernelKind kind, std::string_view name, const uint32_t grid[3],
-                  const uint32_t block[3], uint32_t shared_bytes, uint64_t bytes);
+                  const uint32_t block[3], uint32_t shared_bytes, uint64_t bytes,
+                  uint32_t parameters = kParametersUnknown);
   uint32_t Call(const CallRecord& call);
   void Communicator(const CommRecord& comm, const uint32_t* world_ranks);
 
@@ -63,12 +67,27 @@ class Writer {
   void Wait(uint32_t stream, uint32_t event, uint64_t version);
   void StreamNode(uint32_t stream, NodeKind kind);  // kHostFunc, kValueWrite, kValueWait
 
+  /// For who measures spans: what is enqueued between these calls and the node's own is measured.
+  /// EndSpan ends the stream's open span; BeginsSpan ends one that the calling thread's next Launch
+  /// would not extend, and tells whether that launch begins a span. `ended` is called for every
+  /// span that has ended, under the stream's lock: it must not call the writer.
+  void EndSpan(uint32_t stream);
+  bool BeginsSpan(uint32_t stream);
+  void OnSpanEnd(void (*ended)(uint32_t stream, uint64_t node));
+  /// Index of the stream's next node, where no span is open.
+  uint64_t NextNode(uint32_t stream);
+
   /// Host nodes of the calling thread.
   void HostCall(uint64_t ns);        // aggregated into the next kHost node
+  void HostTime(uint64_t ns);        // the same for time between calls
   void SyncStream(uint32_t stream);  // waits for everything enqueued on it so far
   void SyncCopy(uint32_t stream);  // the same, by a copy that blocks the host (kSync of kind kCopy)
   void SyncDevice();               // kSync of kind kDevice, for every stream with work
   void SyncEvent(uint32_t event, uint64_t version, bool query);
+  /// The calling thread goes on after everything that the thread of sequence `thread` (ThisThread()
+  /// there) has done so far, whose pending host time is written first. Nothing where that is the
+  /// caller itself, no thread, or one that has done nothing.
+  void Handoff(uint32_t thread);
   void CommInit(uint32_t comm);
   void Mark(MarkKind kind, std::string_view text);
 

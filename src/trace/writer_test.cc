@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -182,6 +183,92 @@ TEST_F(WriterTest, QueriesAndMarksLeaveTheOpenSpanAlone) {
   EXPECT_THAT(Text(file.nodes.at(s)), ElementsAre("1 0 3"));
   ASSERT_EQ(file.nodes.at(t).size(), 4u);
   EXPECT_EQ(file.nodes.at(t)[3].kind, NodeKind::kEnqueueLast);
+}
+
+TEST_F(WriterTest, LongTimeBehindALaunchIsANodeOfItsOwn) {
+  Writer w;
+  ASSERT_EQ(w.Open(path_.c_str(), 0, 1), 0);
+  const uint32_t s = w.AddStream(0, 0, "default"), t = w.ThisThread(), k = Kernel(w, "k");
+  w.Launch(s, k);
+  w.HostCall(5);
+  w.Launch(s, k);
+  w.HostCall(UINT16_MAX);
+  w.Record(s, 1, 1);
+  w.Launch(s, k);
+  w.HostCall(7);
+  w.Launch(s, k);
+  w.HostCall(UINT16_MAX + 1);
+  ASSERT_EQ(w.Close(0), 0);
+  const RawFile file(path_);
+  EXPECT_THAT(Text(file.nodes.at(t)), ElementsAre("17 0 0", "16 2 65540", "21 0 0", "17 0 1",
+                                                  "17 0 2", "16 2 7", "21 0 2", "16 0 65536"));
+  EXPECT_EQ(file.nodes.at(t)[2].detail, UINT16_MAX);
+  EXPECT_EQ(file.nodes.at(t)[6].detail, 0);
+}
+
+// The other thread's last launch and host time are written before the handoff names how much it
+// did.
+TEST_F(WriterTest, HandoffNamesEverythingThatTheOtherThreadDid) {
+  Writer w;
+  ASSERT_EQ(w.Open(path_.c_str(), 0, 1), 0);
+  w.SetHostTimeSource(TimeSource::kMeasured);
+  const uint32_t s = w.AddStream(0, 0, "default"), t = w.ThisThread(), k = Kernel(w, "k");
+  uint32_t other = 0;
+  w.Launch(s, k);
+  w.Launch(s, k);
+  w.HostCall(70);
+  w.Handoff(t);    // the caller
+  w.Handoff(s);    // a stream
+  w.Handoff(100);  // nothing
+  std::thread([&] {
+    other = w.ThisThread();
+    w.HostCall(5);
+    w.Handoff(t);
+    w.HostCall(6);
+  }).join();
+  w.Handoff(other);
+  uint32_t idle = 0;
+  std::thread([&] { idle = w.ThisThread(); }).join();
+  w.Handoff(idle);  // has done nothing
+  ASSERT_EQ(w.Close(0), 0);
+
+  const RawFile file(path_);
+  EXPECT_THAT(Text(file.nodes.at(t)), ElementsAre("17 0 0", "16 1 70", "21 0 0", "18 2 3"));
+  EXPECT_THAT(Text(file.nodes.at(other)), ElementsAre("16 1 5", "18 1 3", "16 1 6"));
+  EXPECT_EQ(file.nodes.at(t)[2].detail, 70);  // ns since the last launch
+  EXPECT_EQ(file.nodes.at(t)[3].detail, static_cast<uint16_t>(SyncKind::kHandoff));
+  EXPECT_EQ(TimeSourceOf(file.nodes.at(t)[1]), TimeSource::kMeasured);
+  EXPECT_EQ(TimeSourceOf(file.nodes.at(t)[0]), TimeSource::kAssumed);
+}
+
+TEST_F(WriterTest, ThreadsThatHandOverToEachOtherAtOnceDoNotBlock) {
+  Writer w;
+  ASSERT_EQ(w.Open(path_.c_str(), 0, 1), 0);
+  std::atomic<uint32_t> number[2] = {UINT32_MAX, UINT32_MAX};
+  std::vector<std::thread> threads;
+  for (int self : {0, 1}) {
+    threads.emplace_back([&, self] {
+      number[self] = w.ThisThread();
+      while (number[1 - self] == UINT32_MAX) std::this_thread::yield();
+      for (int i = 0; i < 20'000; ++i) {
+        w.HostCall(1);
+        w.Handoff(number[1 - self]);
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  ASSERT_EQ(w.Close(0), 0);
+  const RawFile file(path_);
+  for (int self : {0, 1}) {
+    uint64_t ns = 0;
+    for (const Node& n : file.nodes.at(number[self])) {
+      if (n.kind == NodeKind::kHost) ns += n.b;
+      if (n.kind == NodeKind::kSync) {
+        EXPECT_LE(n.b, file.nodes.at(number[1 - self]).size());
+      }
+    }
+    EXPECT_EQ(ns, 20'000u);
+  }
 }
 
 TEST_F(WriterTest, SpanHashIsThatOfFormat) {

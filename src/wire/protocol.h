@@ -23,11 +23,14 @@
 
 namespace prism::wire {
 
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 
 // Environment that the controller sets for every process of a job.
 inline constexpr char kEnvSocket[] =
     "PRISM_SOCKET";  // path of the controller's socket; absent: shims are inert
+// A process that descends from a rank and uses CUDA by itself says so in a file of this name and
+// its number, beside the socket: "ANCESTOR WORLD COMMAND", the command's words ended by NULs.
+inline constexpr char kUncapturedPrefix[] = "uncaptured-";
 inline constexpr char kEnvRank[] =
     "PRISM_RANK";  // overrides RANK, OMPI_COMM_WORLD_RANK, SLURM_PROCID
 inline constexpr char kEnvMode[] = "PRISM_MODE";  // passthrough | record | capture | emulate
@@ -41,6 +44,11 @@ inline constexpr char kEnvRealDevices[] =
 inline constexpr char kEnvRealNccl[] = "PRISM_REAL_LIBNCCL";  // only where the mode needs it
 inline constexpr char kEnvTraceDir[] =
     "PRISM_TRACE_DIR";  // where record and passthrough write without a controller
+inline constexpr char kEnvRecordTimes[] =
+    "PRISM_RECORD_TIMES";  // 0: record structure only (where nothing has a clock)
+
+inline constexpr char kEnvKernelParameters[] =
+    "PRISM_KERNEL_PARAMETERS";  // 1: launches are also told apart by their scalar parameters
 
 enum class Mode : uint32_t { kPassthrough = 0, kRecord = 1, kCapture = 2, kEmulate = 3 };
 
@@ -82,6 +90,12 @@ struct Hello {
   uint64_t arena_bytes;  // virtual size of the arena whose fd travels with this message
 };
 
+enum WelcomeFlags : uint32_t {
+  kMirrorPayloads = 1,  // emulate: what does not move is filled from the rank's own data
+  kMeasure = 2,         // emulate: spans and host time are measured
+  kStandInKernels = 4,  // emulate: a kernel stands for NCCL's, else the stream waits
+};
+
 struct Welcome {
   Header header;
   Mode mode;
@@ -92,8 +106,12 @@ struct Welcome {
   uint64_t context_bytes;        // what a context of the target takes from it
   uint64_t exact_payload_bytes;  // payloads up to this size really move; larger ones are not copied
                                  // (policy "skip")
-  char device_name[64];          // "NVIDIA H200"
-  char trace_path[512];          // file this rank writes
+  uint32_t flags;                // WelcomeFlags
+  uint32_t clock_number;  // of the controller on the driver's virtual clock, plus 1; 0: it has none
+  uint32_t call_ns;       // what a communication's call takes on that clock
+  uint32_t reserved;
+  char device_name[64];  // "NVIDIA H200"
+  char trace_path[512];  // file this rank writes
 };
 
 struct Refuse {
@@ -199,6 +217,13 @@ struct OpRecord {
   uint32_t reserved;
 };
 
+enum PostFlags : uint32_t {
+  // The rank's stream keeps the time itself: the controller releases as soon as it knows the end,
+  // by storing how long after the arrival it is, in units of kPacedUnitNs, 1 at least.
+  kPostPaced = 1,
+};
+inline constexpr int64_t kPacedUnitNs = 64;
+
 // A group (ncclGroupStart..End, or one call) is one unit of arrival and release: its operations
 // progress together.
 struct OpPost {
@@ -207,6 +232,8 @@ struct OpPost {
   uint32_t arrival_word, arrival_value;  // due when int32(word - value) >= 0
   uint32_t release_word,
       release_value;  // stored by the controller when all operations are complete for this rank
+  uint32_t flags;     // PostFlags
+  uint32_t met_word;  // kPostPaced: stored before the release word: when the last one came
   uint32_t reserved;
   // OpRecord records[operations] follows
 };
@@ -251,6 +278,8 @@ inline constexpr uint32_t kControlWords = kControlBytes / 4;
 // every arrival. The controller waits on all ranks' bells with FUTEX_WAITV (or polls where the
 // kernel has none).
 inline constexpr uint32_t kBellWord = 0;
+// The rank's number on the driver's virtual clock, plus 1; 0: none. Whoever releases it rings it.
+inline constexpr uint32_t kClockNumberWord = 1;
 inline constexpr uint32_t kFirstFreeWord = 16;
 
 }  // namespace prism::wire

@@ -48,9 +48,9 @@ class Prism:
         environment.update(extra or {})
         return environment
 
-    def start(self, *arguments, env=None, cwd=None):
+    def start(self, *arguments, env=None, cwd=None, stdin=subprocess.DEVNULL):
         return subprocess.Popen([str(self.path), *map(str, arguments)], env=self.environment(env), cwd=cwd or ROOT, text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=stdin)
 
     def finish(self, process, started, timeout=240):
         try:
@@ -98,13 +98,22 @@ def processes_of(marker):
     return found
 
 
+def is_held(folder):
+    """Whether the prism that made a runtime folder runs, or is about to write its number there."""
+    try:
+        text = (folder / "pid").read_text()
+        return not text or os.path.exists(f"/proc/{int(text)}")
+    except FileNotFoundError:
+        return folder.exists() and time.time() - folder.stat().st_mtime < 5
+
+
 @pytest.fixture
 def nothing_left(tmp_path):
     """Checks, when the test is over, that its job left no process, socket or shared memory."""
     before_sockets = set(pathlib.Path("/tmp").glob("prism-??????"))
     yield
-    def runtime_folders():  # without a socket: nobody serves it; one of another job may be about to
-        return [p for p in pathlib.Path("/tmp").glob("prism-??????") if p not in before_sockets and not (p / "socket").exists()]
+    def runtime_folders():  # of nobody that lives: other jobs have theirs
+        return [p for p in pathlib.Path("/tmp").glob("prism-??????") if p not in before_sockets and not is_held(p)]
 
     deadline = time.monotonic() + 5
     while (processes_of(tmp_path) or runtime_folders()) and time.monotonic() < deadline:
@@ -114,5 +123,14 @@ def nothing_left(tmp_path):
     assert left == [], "an empty runtime folder is left"
     jobs_json = tmp_path / "job/job.json"
     if jobs_json.exists():
-        session = json.loads(jobs_json.read_text())["environment"].get("HOSTCUDA_SESSION")
+        session = json.loads(jobs_json.read_text()).get("environment", {}).get("HOSTCUDA_SESSION")
         assert not session or not [p for p in pathlib.Path("/dev/shm").iterdir() if session in p.name]
+
+
+@pytest.fixture
+def trainer(prism):
+    """examples/cpp/moe_trainer, of the same build."""
+    path = prism.path.parents[1] / "examples/moe_trainer"
+    if not path.exists():
+        pytest.fail(f"{path} is not built: ninja -C {prism.path.parents[1]} moe_trainer")
+    return path

@@ -61,6 +61,11 @@ def environment_without_torch(tmp_path):
     return folder / "torchrun"
 
 
+def shell_script(tmp_path):
+    (tmp_path / "pre.sh").write_text("echo x")
+    return tmp_path / "pre.sh"
+
+
 def earlier_job(tmp_path):
     folder = tmp_path / "earlier"
     folder.mkdir()
@@ -78,6 +83,7 @@ TABLE = [
     ("missing program", ["capture", "--", "torchrum", "x.py"], "there is no program 'torchrum'", "is the environment active", 125),
     ("missing script", ["capture", "--device", "none", "--job", lambda p: p / "j", "--", "torchrun", "nothere.py"], "there is no script nothere.py", "working directory", 125),
     ("script that is not executable", ["capture", "--", FAULTS], "faults.py' is not executable", "-- python ", 125),
+    ("shell script that is not executable", ["capture", "--", shell_script], "pre.sh' is not executable", "-- bash ", 125),
     ("unknown GPU", ["capture", "--target", "h20x8", *TORCHRUN], "GPU 'h20' is not known", "did you mean 'h200'?", 125),
     ("bad target", ["capture", "--target", "h200", *TORCHRUN], "there is no count of GPUs", "GPUxCOUNT[:NODES]", 125),
     ("more ranks than GPUs", ["capture", "--device", "none", "--job", lambda p: p / "j", "--target", "h200x8:2", "--", "torchrun", "--nnodes", "4", "--nproc-per-node", "8", FAULTS],
@@ -109,11 +115,20 @@ def test_bad_input_is_named_with_a_remedy(prism, tmp_path, request, arguments, s
     assert "Traceback" not in result.err
 
 
+def test_values_of_hostcuda_are_prisms(prism):
+    result = prism("capture", *TORCHRUN, env={"HOSTCUDA_VALUES": "cpus"})
+    assert result.code == 125 and "--values 'cpus' is not one of" in result.err
+
+
+def test_usage_of_torchrun_names_torchrun(prism):
+    result = prism("capture", "--device", "none", "--job", prism.job, "--", "torchrun", "--bogus", FAULTS)
+    assert result.code != 0 and "usage: torchrun" in result.out + result.err
+
+
 def test_thesis_is_still_there_after_force(prism, tmp_path):
     folder = not_empty(tmp_path)
     prism("capture", "--device", "none", "--force", "--job", folder, *TORCHRUN)
     assert (folder / "thesis.tex").read_text() == "x"
-
 
 
 def test_too_little_shared_memory_is_named(prism, tmp_path):
@@ -125,3 +140,18 @@ def test_too_little_shared_memory_is_named(prism, tmp_path):
     assert result.returncode == 125
     assert "/dev/shm has 1 MiB free, at least 64 MiB are needed" in result.stderr
     assert "hint: remove old files there, or give it more (containers: --shm-size 8g)" in result.stderr
+
+
+def test_disk_that_is_full_fails_the_job_although_the_program_ends_well(prism, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = f"mount -t tmpfs -o size=128k tmpfs {disk}"
+    if subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True).returncode:
+        pytest.skip("this user may not mount: run the tests as root to see it")
+    code = "import random, torch\nx = torch.zeros(1, device='cuda')\nfor i in range(40000): random.choice([x.add_, x.mul_, x.sub_, x.div_])(2)"
+    command = [str(prism.path), "run", "--job", str(disk / "j"), "--", "python", "-c", code]
+    shell = f'{mount} && "$@"; code=$?; grep \'"state"\' {disk}/j/job.json; exit $code'
+    result = subprocess.run(["unshare", "-m", "sh", "-c", shell, "sh", *command], env=prism.environment(), text=True, capture_output=True)
+    assert result.returncode == 125, result.stderr
+    assert "1 of 1 traces is not whole: rank 0:" in result.stderr and "hint: is the disk full?" in result.stderr, result.stderr
+    assert result.stdout.split() == ['"state":', '"failed",']

@@ -32,6 +32,21 @@ def test_forked_ranks_are_small(prism):
     assert len(private) == 4 and max(private) < 60 * 1024, private
 
 
+@pytest.mark.parametrize("command", [["python", "-c", "print('said')"], ["bash", "-c", "echo said"]], ids=["python", "bash"])
+def test_json_is_one_object_beside_the_programs_output(prism, command):
+    result = prism("run", "--json", "-q", "--device", "none", "--job", prism.job, "--", *command)
+    assert result.code == 0, result.err
+    report = json.loads(result.out)
+    assert report["schema"] == "prism.report" and report["nothing_to_predict"]
+    assert "said" in result.err
+
+
+def test_python_reads_its_program_from_a_pipe(prism, tmp_path):
+    command = [str(prism.path), "capture", "--device", "none", "--job", str(prism.job), "--", "python", "-", "a"]
+    result = subprocess.run(command, input="import sys; print(sys.argv)", env=prism.environment(), text=True, capture_output=True, timeout=60)
+    assert (result.returncode, result.stdout) == (0, "['-', 'a']\n"), result.stderr
+
+
 FAULT_TABLE = [
     # fault, what the headline says, what the odd rank's party says
     ("count", "AllReduce #6 of communicator 1: rank 2 disagrees with the other 3", "1001 elements"),
@@ -89,7 +104,53 @@ def test_rank_that_waits_elsewhere_is_named_when_all_are_blocked(prism):
     diagnosis = result.read("diagnosis.json")
     assert diagnosis["kind"] == "missing"
     assert diagnosis["headline"] == "AllReduce #2 of communicator 1: rank 1 did not come"
-    assert any("hang.py:27" in party["call_site"] for party in diagnosis["parties"])
+    sites = {tuple(party["ranks"]): party["call_site"] for party in diagnosis["parties"]}
+    assert sites == {(0, 2): "hang.py:38 in <module>", (1,): "hang.py:28 in <module>"}
+
+
+def test_rank_that_waits_for_one_that_has_left_is_named(prism):
+    result = prism.capture("torchrun", "--nproc-per-node", 2, PROGRAMS / "hang.py", "leave", flags=("--patience", 2))
+    assert result.code == 1, result.err
+    diagnosis = result.read("diagnosis.json")
+    assert diagnosis["kind"] == "blocked"
+    assert diagnosis["headline"].startswith("rank 1 has been blocked outside of any communication for")
+    assert diagnosis["headline"].endswith("and rank 0 has ended")
+    assert any(party["ranks"] == [1] and party["call_site"] == "hang.py:24 in <module>" for party in diagnosis["parties"]), diagnosis
+
+
+def test_groups_that_are_used_in_different_orders_are_named_on_both_sides(prism):
+    result = prism.capture("torchrun", "--nproc-per-node", 2, PROGRAMS / "hang.py", "groups", flags=("--patience", 2))
+    assert result.code == 1, result.err
+    diagnosis = result.read("diagnosis.json")
+    assert [party["call_site"] for party in diagnosis["parties"]] == ["hang.py:23 in <module>"] * 2
+    assert "in the same order" in diagnosis["hint"]
+
+
+def test_rank_that_is_blocked_alone_is_named(prism):
+    result = prism.capture("python", "-c", "import threading; threading.Event().wait()", flags=("--device", "none", "--patience", 1))
+    assert result.code == 1, result.err
+    diagnosis = result.read("diagnosis.json")
+    assert diagnosis["headline"].startswith("rank 0 has been blocked outside of any communication for")
+    assert diagnosis["parties"][0]["call_site"] == "<string>:1 in <module>"
+
+
+def test_rank_that_something_will_wake_is_not_blocked(prism):
+    code = """import socket, subprocess, threading, time
+time.sleep(2.5)
+subprocess.run(["sleep", "2.5"])
+woken = threading.Event()
+threading.Timer(2.5, woken.set).start()
+woken.wait()
+listener = socket.create_server(("127.0.0.1", 0))
+threading.Thread(target=listener.accept, daemon=True).start()
+threading.Thread(target=lambda: (input(), woken.clear(), print("read"))).start()
+print("reads", flush=True)
+"""
+    process = prism.start("capture", "--job", prism.job, "--device", "none", "--patience", 1, "--", "python", "-c", code, stdin=subprocess.PIPE)
+    assert process.stdout.readline() == "reads\n", process.stderr.read()
+    time.sleep(2.5)
+    out, err = process.communicate("x\n", timeout=60)
+    assert process.returncode == 0 and out == "read\n", err
 
 
 def test_sends_that_wait_for_each_other_are_a_cycle(prism):
@@ -97,6 +158,15 @@ def test_sends_that_wait_for_each_other_are_a_cycle(prism):
     assert result.code == 1
     assert result.read("diagnosis.json")["kind"] == "cycle"
     assert result.read("diagnosis.json")["headline"] == "ranks 0,1 wait for each other in a cycle"
+
+
+def test_sends_that_fit_into_the_fifos_end_before_their_receives(prism):
+    result = prism.capture("torchrun", "--nproc-per-node", 2, PROGRAMS / "hang.py", "small", flags=("--values", "cpu", "--tee", "all"))
+    assert result.code == 0, result.err
+    received = sorted(line.split("received ")[1] for line in result.out.splitlines() if "received" in line)
+    assert received == ["1.0 1.0", "2.0 2.0"]
+    assert prism("check", prism.job).code == 0
+    assert prism("simulate", prism.job).code == 0
 
 
 def test_rank_that_sleeps_is_awaited_and_an_interrupt_ends_the_job(prism):
@@ -108,13 +178,14 @@ def test_rank_that_sleeps_is_awaited_and_an_interrupt_ends_the_job(prism):
         assert line, err
         err += line
         assert time.monotonic() - started < 120, err
-    assert "rank 0 waits in AllReduce #2" in err
+    assert "rank 0 waits in AllReduce #2" in err and "; rank 1: sleeps at hang.py:30 in <module>" in err
     process.send_signal(signal.SIGINT)
     asked = time.monotonic()
     result = prism.finish(process, started)
     assert result.code == 130
     assert time.monotonic() - asked < 15
-    assert result.read("job.json")["reason"] == "stopped by Interrupt"
+    job = result.read("job.json")
+    assert job["reason"] == "stopped by Interrupt" and "; rank 1: sleeps at hang.py:30" in job["stopped_while"]
 
 
 def test_controller_that_is_killed_leaves_no_rank_and_an_interrupted_job(prism):
@@ -206,3 +277,22 @@ def test_check_of_a_program_reports_its_structure(prism):
     assert "sound" in result.out
     wrong = prism("check", "--job", prism.job, "--force", "--", "torchrun", "--nproc-per-node", 2, FAULTS, "--fault", "count")
     assert wrong.code == 1 and "not sound" in wrong.out
+
+
+def test_steps_of_an_optimizer_in_two_parts_are_whole(prism):
+    """Tensor parallelism has sharded and replicated parameters, which AdamW updates one kind after the other."""
+    train = ROOT / "examples/train_gpt.py"
+    result = prism.capture("torchrun", "--nproc-per-node", 2, train, "--parallel", "tp", "--steps", 6)
+    assert result.code == 0, result.err
+    predicted = json.loads(prism("simulate", prism.job, "--json", "--timeline", "none").out)
+    assert predicted["method"] == "period"
+    assert len(predicted["steps"]) in (4, 5)  # without the first, or what warms up
+
+
+def test_parent_that_ignores_its_children_does_not_matter(prism):
+    started = time.monotonic()
+    ignoring = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    command = [sys.executable, "-c", ignoring, prism.path, "capture", "--job", prism.job, "--", "torchrun", "--nproc-per-node", 2, PROGRAMS / "trains.py"]
+    done = subprocess.run([str(word) for word in command], env=prism.environment(), cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - started < 90 and prism.job.joinpath("job.json").exists()

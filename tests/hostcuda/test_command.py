@@ -32,6 +32,7 @@ def test_run_without_a_program_says_how(command):
     (("run", "--devices", "0", "--", "true"), "'0' is no number of devices"),
     (("run", "--values", "gpu", "--", "true"), "none"),
     (("instal",), "did you mean install?"),
+    (("run", "--values", "all", "--", "true"), "hint: hostcuda run --help"),
     (("run", "--devises", "3", "--", "true"), "did you mean --devices?"),
     (("install", "--env", "/nowhere"), "/nowhere is no Python environment"),
 ])

@@ -35,10 +35,11 @@ TWO_ALGORITHMS = ("with a mask that needs a gradient or narrower value heads the
                   "computed from its definition in fp32")
 AUTOGRAD = "the CPU differentiates a composition operation by operation; CUDA has a fused backward, in fp32"
 
+# The CPU against itself, with its operands at other addresses: up to 3.1 units; two such results are up to twice that apart.
 ALIGNMENT = "LAPACK's sums depend on how its work space happens to be aligned"
 
 TOLERANCES = {
-    "linalg.lstsq": Tolerance(ALIGNMENT, 4),
+    "linalg.lstsq": Tolerance(ALIGNMENT, 7),
     "nn.functional.conv1d": Tolerance(BIAS, 2),
     "nn.functional.conv2d": Tolerance(BIAS, 2),
     "nn.functional.conv3d": Tolerance(BIAS, 2),

@@ -122,6 +122,23 @@ struct HostcudaTable {
   // Fills at most `capacity` entries with the processes that hold memory on `device`; returns how
   // many there are.
   int (*device_processes)(int device, struct HostcudaDeviceProcess* processes, int capacity);
+
+  // The virtual clock (hostcuda/clock/clock.h, docs/design/0009-virtual-clock.md). Added later than
+  // the above; the rest may only be called where the first answers 1.
+  int (*clock_is_virtual)(void);
+  // The calling thread takes the time of a query.
+  void (*charge_query)(void);
+  // Sleeps while *word == seen, in a way that lets the clock move; returns early about once a
+  // second of wall time. The word may be stored to by any process of the session.
+  void (*await_word)(const uint32_t* word, uint32_t seen);
+  // Shared events: a time at which the process of a doorbell is woken and polls its tasks. Any
+  // process may set the time, again to move it, UINT64_MAX to cancel; the word counts how often the
+  // event has fired. event_new answers UINT32_MAX where there are too many. Events of a process
+  // that ends are freed.
+  uint32_t (*event_new)(uint32_t doorbell);
+  void (*event_set)(uint32_t event, uint64_t at_ns);
+  const uint32_t* (*event_word)(uint32_t event);
+  void (*event_free)(uint32_t event);
 };
 
 #endif  // HOSTCUDA_INTERNAL_TABLE_H_

@@ -50,7 +50,7 @@ static int* launches_address;
 
 static void RegisterBodies() {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW);
-  auto register_kernel = reinterpret_cast<decltype(&hostcudaRegisterKernel)>(dlsym(driver, "hostcudaRegisterKernel"));
+  auto register_kernel = reinterpret_cast<int (*)(const char*, hostcudaKernelBody)>(dlsym(driver, "hostcudaRegisterKernel"));
   if (register_kernel == nullptr) return;  // a GPU
   CHECK(cudaGetSymbolAddress(reinterpret_cast<void**>(&factors_address), factors));
   CHECK(cudaGetSymbolAddress(reinterpret_cast<void**>(&launches_address), launches));

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <numeric>
 #include <vector>
@@ -229,6 +230,64 @@ int WriteJob(const std::string& directory, const SyntheticJob& job) {
     }
   }
   return 0;
+}
+
+std::vector<int64_t> WriteRecordedJob(const std::string& directory, const RecordedJob& job) {
+  mkdir(directory.c_str(), 0755);
+  mkdir((directory + "/trace").c_str(), 0755);
+  // When everything happens.
+  std::vector<int64_t> host(job.world, 0), gpu(job.world, 0), ends;
+  std::vector<std::vector<int64_t>> measured(job.world);
+  const auto host_ns = [&](uint32_t rank, uint32_t step) {
+    return job.host_ns(rank, step) + (rank == job.delayed_rank ? job.delay_ns : 0);
+  };
+  for (uint32_t step = 0; step < job.steps; ++step) {
+    int64_t met = 0, end = 0;
+    for (uint32_t r = 0; r < job.world; ++r) {
+      host[r] += host_ns(r, step);
+      gpu[r] = std::max(gpu[r], host[r]) + job.span_ns(r, step);
+      met = std::max(met, gpu[r]);
+    }
+    for (uint32_t r = 0; r < job.world; ++r) {
+      const int64_t communication = met + job.transfer_ns(step) - gpu[r];
+      measured[r].insert(measured[r].end(),
+                         {job.span_ns(r, step), communication, RecordedJob::kOptimizerNs, -1});
+      gpu[r] += communication + RecordedJob::kOptimizerNs;
+      if (job.synchronize) host[r] = gpu[r];
+      end = std::max(end, gpu[r]);
+    }
+    ends.push_back(end);
+  }
+  const uint32_t grid[3] = {132, 1, 1}, block[3] = {256, 1, 1};
+  std::vector<uint32_t> world(job.world);
+  std::iota(world.begin(), world.end(), 0);
+  for (uint32_t rank = 0; rank < job.world; ++rank) {
+    char name[32];
+    std::snprintf(name, sizeof(name), "/trace/rank-%05u.prt", rank);
+    Writer w;
+    if (w.Open((directory + name).c_str(), rank, job.world) != 0) return {};
+    w.SetHostTimeSource(trace::TimeSource::kMeasured);
+    const uint32_t stream = w.AddStream(0, 0, "default");
+    w.Communicator({1, job.world, rank, 0, 0}, world.data());
+    CallRecord call{};
+    call.comm = 1;
+    call.dtype = 7;  // ncclFloat32
+    call.peer = -1;
+    call.count = 1 << 20;
+    call.group = 1;
+    for (uint32_t step = 0; step < job.steps; ++step) {
+      w.HostCall(static_cast<uint64_t>(host_ns(rank, step)));
+      w.Launch(stream, w.Kernel(KernelKind::kKernel, "forward", grid, block, 0, 0));
+      w.Comm(stream, w.Call(call), step, ValueSource::kExact);
+      w.Launch(stream, w.Kernel(KernelKind::kKernel, "adam", grid, block, 0, 0));
+      w.Record(stream, 1, step + 1);
+      if (job.synchronize) w.SyncStream(stream);
+    }
+    w.Flush();
+    w.Timing(stream, 0, measured[rank].data(), measured[rank].size());
+    if (w.Close(0) != 0) return {};
+  }
+  return ends;
 }
 
 }  // namespace prism::graph::testing

@@ -7,7 +7,9 @@
 #define PRISM_GRAPH_TESTING_SYNTHETIC_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <vector>
 
 namespace prism::graph::testing {
 
@@ -38,6 +40,24 @@ struct SyntheticJob {
 
 /// Writes directory/trace/rank-*.prt. Returns 0, or an errno value.
 int WriteJob(const std::string& directory, const SyntheticJob& job);
+
+/// A job as it is recorded: every host segment, span and communication is measured, a communication
+/// from when its rank was ready. A step on one stream: host time, a span, an all-reduce, the
+/// optimizer's span (kOptimizerNs). Nothing else takes time, so when all ends is known.
+struct RecordedJob {
+  static constexpr int64_t kOptimizerNs = 10'000;
+  uint32_t world = 2;
+  uint32_t steps = 8;
+  std::function<int64_t(uint32_t rank, uint32_t step)> host_ns, span_ns;
+  std::function<int64_t(uint32_t step)> transfer_ns;
+  bool synchronize = true;  // the host waits for the end of each step
+  /// More host time of a rank at the beginning of each step: what a what-if must predict.
+  uint32_t delayed_rank = 0;
+  int64_t delay_ns = 0;
+};
+
+/// Writes its traces and returns when each step ends on the last rank; empty: an error.
+std::vector<int64_t> WriteRecordedJob(const std::string& directory, const RecordedJob& job);
 
 }  // namespace prism::graph::testing
 

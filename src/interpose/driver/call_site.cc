@@ -6,16 +6,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
+#include <unordered_map>
 #include <vector>
 
 namespace prism::interpose {
 namespace {
 
 constexpr size_t kMaxFrames = 3;
-
-struct NativeWalk {
-  std::string text;
-};
 
 bool IsPlumbing(const char* path) {
   const char* slash = strrchr(path, '/');
@@ -26,13 +24,12 @@ bool IsPlumbing(const char* path) {
   return false;
 }
 
-_Unwind_Reason_Code Visit(_Unwind_Context* context, void* argument) {
-  auto* walk = static_cast<NativeWalk*>(argument);
-  const auto address = static_cast<uintptr_t>(_Unwind_GetIP(context));
+/// A program's frame as "library in function"; empty for a frame of CUDA, NCCL or PyTorch.
+std::string DescribeFrame(uintptr_t address) {
   Dl_info info{};
   if (dladdr(reinterpret_cast<void*>(address - 1), &info) == 0 || info.dli_fname == nullptr ||
       IsPlumbing(info.dli_fname)) {
-    return _URC_NO_REASON;
+    return {};
   }
   const char* slash = strrchr(info.dli_fname, '/');
   char text[256];
@@ -43,8 +40,20 @@ _Unwind_Reason_Code Visit(_Unwind_Context* context, void* argument) {
     snprintf(text, sizeof text, "%s+0x%zx", slash == nullptr ? info.dli_fname : slash + 1,
              address - reinterpret_cast<uintptr_t>(info.dli_fbase));
   }
-  walk->text = text;
-  return _URC_END_OF_STACK;
+  return text;
+}
+
+_Unwind_Reason_Code Visit(_Unwind_Context* context, void* argument) {
+  // dladdr searches the symbols of the whole library, which takes a millisecond in PyTorch's.
+  static std::mutex mutex;
+  static auto* known = new std::unordered_map<uintptr_t, std::string>;
+  auto* found = static_cast<std::string*>(argument);
+  const auto address = static_cast<uintptr_t>(_Unwind_GetIP(context));
+  std::lock_guard lock(mutex);
+  const auto [place, is_new] = known->try_emplace(address);
+  if (is_new) place->second = DescribeFrame(address);
+  *found = place->second;
+  return found->empty() ? _URC_NO_REASON : _URC_END_OF_STACK;
 }
 
 }  // namespace
@@ -74,9 +83,7 @@ size_t DescribeCaller(char* text, size_t text_bytes) {
   std::string found;
   if (std::vector<PythonFrame> frames; ReadPythonFrames(&frames)) found = SummarizeFrames(frames);
   if (found.empty()) {
-    NativeWalk walk;
-    _Unwind_Backtrace(&Visit, &walk);
-    found = std::move(walk.text);
+    _Unwind_Backtrace(&Visit, &found);
   }
   const size_t length = std::min(found.size(), text_bytes - 1);
   memcpy(text, found.data(), length);

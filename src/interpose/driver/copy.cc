@@ -3,6 +3,7 @@
 
 #include "src/interpose/driver/numbers.h"
 #include "src/interpose/driver/route.h"
+#include "src/interpose/driver/span_timer.h"
 
 namespace prism::interpose::driver {
 namespace {
@@ -11,10 +12,16 @@ constexpr char kHtoD[] = "HtoD", kDtoH[] = "DtoH", kDtoD[] = "DtoD", kPtoP[] = "
                kHtoH[] = "HtoH", kSet[] = "set";
 constexpr uint32_t kOne[3] = {1, 1, 1};
 
+void Enqueueing(CUstream stream, bool per_thread) {
+  if (Rank::Get().writer() != nullptr) SpanTimer::Get().BeforeLaunch(stream, per_thread);
+}
+
 void Enqueued(trace::KernelKind kind, const char* name, uint64_t bytes, CUstream stream,
               bool per_thread) {
   trace::Writer* writer = Rank::Get().writer();
   if (writer == nullptr || IsCapturing(stream, per_thread)) return;
+  if (name == kDtoH) HostClock::Waited();  // into pageable memory also this form waits
+  HostClock::Enqueued();
   writer->Launch(StreamNumber(writer, stream, per_thread),
                  writer->Kernel(kind, name, kOne, kOne, 0, bytes));
 }
@@ -22,6 +29,8 @@ void Enqueued(trace::KernelKind kind, const char* name, uint64_t bytes, CUstream
 void EnqueuedAndAwaited(trace::KernelKind kind, const char* name, uint64_t bytes, bool per_thread) {
   trace::Writer* writer = Rank::Get().writer();
   if (writer == nullptr) return;
+  HostClock::Waited();
+  HostClock::Enqueued();
   const uint32_t stream = StreamNumber(writer, nullptr, per_thread);
   writer->Launch(stream, writer->Kernel(kind, name, kOne, kOne, 0, bytes));
   writer->SyncCopy(stream);
@@ -58,6 +67,7 @@ constexpr auto kCopy = trace::KernelKind::kCopy;
 
 template <const char* kName, class To, class From>
 CUresult CopyAsync(Route real, To to, From from, size_t bytes, CUstream stream) {
+  Enqueueing(stream, real.per_thread);
   const CUresult result = real(to, from, bytes, stream);
   if (result == CUDA_SUCCESS) Enqueued(kCopy, kName, bytes, stream, real.per_thread);
   return result;
@@ -65,18 +75,21 @@ CUresult CopyAsync(Route real, To to, From from, size_t bytes, CUstream stream) 
 
 template <const char* kName, class To, class From>
 CUresult Copy(Route real, To to, From from, size_t bytes) {
+  Enqueueing(nullptr, real.per_thread);
   const CUresult result = real(to, from, bytes);
   if (result == CUDA_SUCCESS) EnqueuedAndAwaited(kCopy, kName, bytes, real.per_thread);
   return result;
 }
 
 CUresult CopyDtoD(Route real, CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  Enqueueing(nullptr, real.per_thread);
   const CUresult result = real(to, from, bytes);  // returns before the copy is done
   if (result == CUDA_SUCCESS) Enqueued(kCopy, kDtoD, bytes, nullptr, real.per_thread);
   return result;
 }
 
 CUresult CopyUnified(Route real, CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  Enqueueing(nullptr, real.per_thread);
   const CUresult result = real(to, from, bytes);
   if (result == CUDA_SUCCESS) {
     EnqueuedAndAwaited(kCopy, DirectionOf(to, from), bytes, real.per_thread);
@@ -86,6 +99,7 @@ CUresult CopyUnified(Route real, CUdeviceptr to, CUdeviceptr from, size_t bytes)
 
 CUresult CopyUnifiedAsync(Route real, CUdeviceptr to, CUdeviceptr from, size_t bytes,
                           CUstream stream) {
+  Enqueueing(stream, real.per_thread);
   const CUresult result = real(to, from, bytes, stream);
   if (result == CUDA_SUCCESS) {
     Enqueued(kCopy, DirectionOf(to, from), bytes, stream, real.per_thread);
@@ -95,12 +109,14 @@ CUresult CopyUnifiedAsync(Route real, CUdeviceptr to, CUdeviceptr from, size_t b
 
 CUresult CopyPeerAsync(Route real, CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
                        CUcontext from_context, size_t bytes, CUstream stream) {
+  Enqueueing(stream, real.per_thread);
   const CUresult result = real(to, to_context, from, from_context, bytes, stream);
   if (result == CUDA_SUCCESS) Enqueued(kCopy, kPtoP, bytes, stream, real.per_thread);
   return result;
 }
 
 CUresult Copy2D(Route real, const CUDA_MEMCPY2D* p) {
+  Enqueueing(nullptr, real.per_thread);
   const CUresult result = real(p);
   if (result == CUDA_SUCCESS && Rank::Get().writer() != nullptr) {
     EnqueuedAndAwaited(kCopy, DirectionOf(*p), p->WidthInBytes * p->Height, real.per_thread);
@@ -109,6 +125,7 @@ CUresult Copy2D(Route real, const CUDA_MEMCPY2D* p) {
 }
 
 CUresult Copy2DAsync(Route real, const CUDA_MEMCPY2D* p, CUstream stream) {
+  Enqueueing(stream, real.per_thread);
   const CUresult result = real(p, stream);
   if (result == CUDA_SUCCESS && Rank::Get().writer() != nullptr) {
     Enqueued(kCopy, DirectionOf(*p), p->WidthInBytes * p->Height, stream, real.per_thread);
@@ -117,6 +134,7 @@ CUresult Copy2DAsync(Route real, const CUDA_MEMCPY2D* p, CUstream stream) {
 }
 
 CUresult Copy3DAsync(Route real, const CUDA_MEMCPY3D* p, CUstream stream) {
+  Enqueueing(stream, real.per_thread);
   const CUresult result = real(p, stream);
   if (result == CUDA_SUCCESS && Rank::Get().writer() != nullptr) {
     Enqueued(kCopy, DirectionOf(*p), p->WidthInBytes * p->Height * p->Depth, stream,
@@ -128,6 +146,7 @@ CUresult Copy3DAsync(Route real, const CUDA_MEMCPY3D* p, CUstream stream) {
 CUresult CopyBatchAsync(Route real, CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, size_t count,
                         CUmemcpyAttributes* attributes, size_t* indices, size_t attribute_count,
                         CUstream stream) {
+  Enqueueing(stream, real.per_thread);
   const CUresult result =
       real(to, from, bytes, count, attributes, indices, attribute_count, stream);
   if (result == CUDA_SUCCESS) {
@@ -140,6 +159,7 @@ CUresult CopyBatchAsync(Route real, CUdeviceptr* to, CUdeviceptr* from, size_t* 
 
 template <class Value>
 CUresult SetAsync(Route real, CUdeviceptr to, Value value, size_t count, CUstream stream) {
+  Enqueueing(stream, real.per_thread);
   const CUresult result = real(to, value, count, stream);
   if (result == CUDA_SUCCESS) {
     Enqueued(trace::KernelKind::kSet, kSet, count * sizeof(Value), stream, real.per_thread);
@@ -149,6 +169,7 @@ CUresult SetAsync(Route real, CUdeviceptr to, Value value, size_t count, CUstrea
 
 template <class Value>
 CUresult Set(Route real, CUdeviceptr to, Value value, size_t count) {
+  Enqueueing(nullptr, real.per_thread);
   const CUresult result = real(to, value, count);
   if (result == CUDA_SUCCESS) {
     Enqueued(trace::KernelKind::kSet, kSet, count * sizeof(Value), nullptr, real.per_thread);
@@ -159,6 +180,7 @@ CUresult Set(Route real, CUdeviceptr to, Value value, size_t count) {
 template <class Value>
 CUresult Set2DAsync(Route real, CUdeviceptr to, size_t pitch, Value value, size_t width,
                     size_t height, CUstream stream) {
+  Enqueueing(stream, real.per_thread);
   const CUresult result = real(to, pitch, value, width, height, stream);
   if (result == CUDA_SUCCESS) {
     Enqueued(trace::KernelKind::kSet, kSet, width * height * sizeof(Value), stream,

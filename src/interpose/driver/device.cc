@@ -76,6 +76,7 @@ CUresult DevicePrimaryCtxGetState(Route real, CUdevice device, unsigned* flags, 
 
 CUresult CtxCreate(Route real, CUcontext* context, CUctxCreateParams* parameters, unsigned flags,
                    CUdevice device) {
+  Rank::Get().ContextWanted();
   return real(context, parameters, flags, Real(device));
 }
 
@@ -148,6 +149,11 @@ using UuidArgument = CUuuid*;
 using PoolArgument = CUmemoryPool*;
 using ContextArgument = CUcontext*;
 
+CUresult PrimaryCtxRetain(Route real, CUcontext* context, CUdevice device) {
+  Rank::Get().ContextWanted();
+  return LastIsDevice<ContextArgument>(real, context, device);
+}
+
 const Wrapper kWrappers[] = {
     PRISM_WRAP(cuDeviceGetCount, DeviceGetCount),
     PRISM_WRAP(cuDeviceGet, DeviceGet),
@@ -162,12 +168,12 @@ const Wrapper kWrappers[] = {
     PRISM_WRAP(cuDeviceGetDefaultMemPool, LastIsDevice<PoolArgument>),
     PRISM_WRAP(cuDeviceGetMemPool, LastIsDevice<PoolArgument>),
     PRISM_WRAP(cuDeviceSetMemPool, FirstIsDevice<CUmemoryPool>),
-    PRISM_WRAP(cuDevicePrimaryCtxRetain, LastIsDevice<ContextArgument>),
+    PRISM_WRAP_ALWAYS(cuDevicePrimaryCtxRetain, PrimaryCtxRetain),
     PRISM_WRAP(cuDevicePrimaryCtxRelease_v2, OnlyDevice),
     PRISM_WRAP(cuDevicePrimaryCtxReset_v2, OnlyDevice),
     PRISM_WRAP(cuDevicePrimaryCtxSetFlags_v2, FirstIsDevice<unsigned>),
     PRISM_WRAP(cuDevicePrimaryCtxGetState, DevicePrimaryCtxGetState),
-    PRISM_WRAP(cuCtxCreate_v4, CtxCreate),
+    PRISM_WRAP_ALWAYS(cuCtxCreate_v4, CtxCreate),
     PRISM_WRAP(cuDeviceCanAccessPeer, DeviceCanAccessPeer),
     PRISM_WRAP(cuDeviceGetP2PAttribute, DeviceGetP2PAttribute),
     PRISM_WRAP(cuMemSetAccess, MemSetAccess),

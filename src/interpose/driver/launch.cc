@@ -6,28 +6,45 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "src/interpose/driver/kernel_parameters.h"
 #include "src/interpose/driver/numbers.h"
 #include "src/interpose/driver/route.h"
+#include "src/interpose/driver/span_timer.h"
 
 namespace prism::interpose::driver {
 namespace {
 
+void Launching(CUstream stream, bool per_thread) {
+  if (InNccl()) {
+    SpanTimer::Get().BeforeNcclKernel(stream);
+  } else {
+    SpanTimer::Get().BeforeLaunch(stream, per_thread);
+  }
+}
+
 void Launched(CUfunction function, const uint32_t (&grid)[3], const uint32_t (&block)[3],
-              uint32_t shared_bytes, CUstream stream, bool per_thread) {
+              uint32_t shared_bytes, CUstream stream, bool per_thread, void** parameters,
+              void** extra) {
+  if (InNccl()) return SpanTimer::Get().AfterNcclKernel(stream);
   trace::Writer* writer = Rank::Get().writer();
   if (writer == nullptr || IsCapturing(stream, per_thread)) return;
+  HostClock::Enqueued();
+  const LaunchShape shape{
+      function, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, shared_bytes};
   writer->Launch(StreamNumber(writer, stream, per_thread),
-                 LaunchNumber(writer, function, grid, block, shared_bytes));
+                 LaunchNumber(writer, function, grid, block, shared_bytes,
+                              KernelParameters(shape, parameters, extra)));
 }
 
 CUresult LaunchKernel(Route real, CUfunction function, unsigned grid_x, unsigned grid_y,
                       unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
                       unsigned shared_bytes, CUstream stream, void** parameters, void** extra) {
+  Launching(stream, real.per_thread);
   const CUresult result = real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
                                shared_bytes, stream, parameters, extra);
   if (result == CUDA_SUCCESS) {
     Launched(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream,
-             real.per_thread);
+             real.per_thread, parameters, extra);
   }
   return result;
 }
@@ -36,27 +53,30 @@ CUresult LaunchCooperativeKernel(Route real, CUfunction function, unsigned grid_
                                  unsigned grid_z, unsigned block_x, unsigned block_y,
                                  unsigned block_z, unsigned shared_bytes, CUstream stream,
                                  void** parameters) {
+  Launching(stream, real.per_thread);
   const CUresult result = real(function, grid_x, grid_y, grid_z, block_x, block_y, block_z,
                                shared_bytes, stream, parameters);
   if (result == CUDA_SUCCESS) {
     Launched(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream,
-             real.per_thread);
+             real.per_thread, parameters, nullptr);
   }
   return result;
 }
 
 CUresult LaunchKernelEx(Route real, const CUlaunchConfig* config, CUfunction function,
                         void** parameters, void** extra) {
+  Launching(config->hStream, real.per_thread);
   const CUresult result = real(config, function, parameters, extra);
   if (result == CUDA_SUCCESS) {
     Launched(function, {config->gridDimX, config->gridDimY, config->gridDimZ},
              {config->blockDimX, config->blockDimY, config->blockDimZ}, config->sharedMemBytes,
-             config->hStream, real.per_thread);
+             config->hStream, real.per_thread, parameters, extra);
   }
   return result;
 }
 
 CUresult LaunchHostFunc(Route real, CUstream stream, CUhostFn function, void* argument) {
+  SpanTimer::Get().BeforeNode(stream, real.per_thread);
   const CUresult result = real(stream, function, argument);
   if (trace::Writer* writer = Rank::Get().writer();
       writer != nullptr && result == CUDA_SUCCESS && !IsCapturing(stream, real.per_thread)) {
@@ -67,6 +87,7 @@ CUresult LaunchHostFunc(Route real, CUstream stream, CUhostFn function, void* ar
 
 CUresult StreamAddCallback(Route real, CUstream stream, CUstreamCallback callback, void* argument,
                            unsigned flags) {
+  SpanTimer::Get().BeforeNode(stream, real.per_thread);
   const CUresult result = real(stream, callback, argument, flags);
   if (trace::Writer* writer = Rank::Get().writer(); writer != nullptr && result == CUDA_SUCCESS) {
     writer->StreamNode(StreamNumber(writer, stream, real.per_thread), trace::NodeKind::kHostFunc);
@@ -121,6 +142,7 @@ CUresult GraphExecDestroy(Route real, CUgraphExec exec) {
 }
 
 CUresult GraphLaunch(Route real, CUgraphExec exec, CUstream stream) {
+  SpanTimer::Get().BeforeLaunch(stream, real.per_thread);
   const CUresult result = real(exec, stream);
   trace::Writer* writer = Rank::Get().writer();
   if (writer == nullptr || result != CUDA_SUCCESS) return result;

@@ -102,7 +102,7 @@ CUresult MemGetInfo(Route real, size_t* free_bytes, size_t* total_bytes) {
 }
 
 void RecordPinned(int64_t bytes, void* address) {
-  if (trace::Writer* writer = Rank::Get().writer()) {
+  if (trace::Writer* writer = Rank::Get().memory_writer()) {
     writer->Memory(trace::MemoryKind::kPinned, bytes, reinterpret_cast<uintptr_t>(address));
   }
 }

@@ -8,6 +8,7 @@
 #include <shared_mutex>
 #include <unordered_map>
 
+#include "src/interpose/driver/kernel_parameters.h"
 #include "src/interpose/driver/route.h"
 
 namespace prism::interpose::driver {
@@ -128,11 +129,10 @@ void CaptureBegun() { g_captures.fetch_add(1, std::memory_order_relaxed); }
 void CaptureEnded() { g_captures.fetch_sub(1, std::memory_order_relaxed); }
 
 uint32_t LaunchNumber(trace::Writer* writer, CUfunction function, const uint32_t grid[3],
-                      const uint32_t block[3], uint32_t shared_bytes) {
-  struct Seen {
+                      const uint32_t block[3], uint32_t shared_bytes, uint32_t parameters) {
+  struct Seen {  // no padding: launches are compared byte by byte
     CUfunction function;
-    uint32_t grid[3], block[3], shared_bytes, generation, number;
-    uint32_t unused;  // no padding: launches are compared byte by byte
+    uint32_t grid[3], block[3], shared_bytes, parameters, generation, number;
   };
   static_assert(sizeof(Seen) == sizeof(CUfunction) + 10 * sizeof(uint32_t));
   constexpr size_t kSeen = 512;
@@ -144,10 +144,11 @@ uint32_t LaunchNumber(trace::Writer* writer, CUfunction function, const uint32_t
   memcpy(key.grid, grid, sizeof key.grid);
   memcpy(key.block, block, sizeof key.block);
   key.shared_bytes = shared_bytes;
+  key.parameters = parameters;
   key.generation = g_kernel_generation.load(std::memory_order_acquire) + 1;
   uint64_t hash = reinterpret_cast<uintptr_t>(function) >> 4;
   for (const uint32_t part :
-       {grid[0], grid[1], grid[2], block[0], block[1], block[2], shared_bytes}) {
+       {grid[0], grid[1], grid[2], block[0], block[1], block[2], shared_bytes, parameters}) {
     hash = (hash ^ part) * 0x9e3779b97f4a7c15u;
   }
   Seen& slot = seen[(hash >> 32) % kSeen];
@@ -161,11 +162,14 @@ uint32_t LaunchNumber(trace::Writer* writer, CUfunction function, const uint32_t
     }
   }
   key.number = writer->Kernel(trace::KernelKind::kKernel, name == nullptr ? "unknown kernel" : name,
-                              grid, block, shared_bytes, 0);
+                              grid, block, shared_bytes, 0, parameters);
   slot = key;
   return key.number;
 }
 
-void KernelsUnloaded() { g_kernel_generation.fetch_add(1, std::memory_order_acq_rel); }
+void KernelsUnloaded() {
+  g_kernel_generation.fetch_add(1, std::memory_order_acq_rel);
+  ForgetKernelParameters();
+}
 
 }  // namespace prism::interpose::driver

@@ -33,9 +33,9 @@ bool IsCapturing(CUstream stream, bool per_thread);
 void CaptureBegun();
 void CaptureEnded();
 
-/// The writer's number of a launch.
+/// The writer's number of a launch; `parameters` as of kernel_parameters.h.
 uint32_t LaunchNumber(trace::Writer* writer, CUfunction function, const uint32_t grid[3],
-                      const uint32_t block[3], uint32_t shared_bytes);
+                      const uint32_t block[3], uint32_t shared_bytes, uint32_t parameters);
 /// Kernel handles may be reused from here on.
 void KernelsUnloaded();
 

@@ -1,5 +1,6 @@
 #include "src/interpose/driver/ownership.h"
 
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -86,6 +87,18 @@ class RankOwned final : public Ownership {
     return result;
   }
 
+  bool Contains(CUdeviceptr address) const override {
+    std::lock_guard lock(mutex_);
+    if (const auto above = allocations_.upper_bound(address); above != allocations_.begin()) {
+      const auto& [begin, allocation] = *std::prev(above);
+      if (address - begin < allocation.bytes) return true;
+    }
+    const auto above = mapped_.upper_bound(address);
+    if (above == mapped_.begin()) return false;
+    const auto& [begin, physical] = *std::prev(above);
+    return address - begin < physical->bytes;
+  }
+
  private:
   // Lives as long as a handle or a mapping of it does.
   struct Physical {
@@ -141,13 +154,13 @@ class RankOwned final : public Ownership {
   }
 
   static void Record(int64_t bytes, uint64_t address) {
-    if (trace::Writer* writer = Rank::Get().writer()) {
+    if (trace::Writer* writer = Rank::Get().memory_writer()) {
       writer->Memory(trace::MemoryKind::kDevice, bytes, address);
     }
   }
 
-  std::mutex mutex_;
-  std::unordered_map<CUdeviceptr, Allocation> allocations_;
+  mutable std::mutex mutex_;
+  std::map<CUdeviceptr, Allocation> allocations_;
   std::unordered_map<CUmemGenericAllocationHandle, Handle> handles_;
   std::map<CUdeviceptr, std::shared_ptr<Physical>> mapped_;
 };

@@ -37,6 +37,9 @@ class Ownership {
                        const DriverCall& map) = 0;
   virtual CUresult Unmap(CUdeviceptr address, uint64_t bytes, const DriverCall& unmap) = 0;
 
+  /// Whether an address lies in memory that was allocated or mapped through here.
+  virtual bool Contains(CUdeviceptr address) const = 0;
+
   static Ownership& Get();
 };
 

@@ -16,6 +16,7 @@
 namespace prism::interpose {
 
 std::atomic<uint32_t> g_observe{0};
+thread_local int t_nccl_depth = 0;
 
 namespace {
 
@@ -136,7 +137,32 @@ Rank& Rank::Get() {
   return *rank;
 }
 
-Role Rank::BeginFromEnvironment() {
+void Rank::TellUncaptured() {
+  const char* socket = Environment(wire::kEnvSocket);
+  const char* slash = strrchr(socket, '/');
+  if (ancestor_ == 0 || slash == nullptr) return;
+  char path[4096];
+  snprintf(path, sizeof path, "%.*s/%s%d", static_cast<int>(slash - socket), socket,
+           wire::kUncapturedPrefix, getpid());
+  const int to = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (to < 0) return;  // told already
+  const int from = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+  char text[4096];
+  int length = snprintf(text, sizeof text, "%d %u ", ancestor_, identity_.world);
+  const ssize_t size = from < 0 ? 0 : read(from, text + length, sizeof text - length);
+  if (from >= 0) close(from);
+  [[maybe_unused]] const ssize_t n =
+      write(to, text, static_cast<size_t>(length + (size > 0 ? size : 0)));
+  close(to);
+}
+
+void Rank::ContextWanted() {
+  if (role() == Role::kInert) TellUncaptured();
+  if (role() != Role::kUndecided || BeginFromEnvironment(true) != Role::kRank) return;
+  if (begun_ != nullptr) begun_();
+}
+
+Role Rank::BeginFromEnvironment(bool wants_context) {
   if (role() != Role::kUndecided) return role();
   std::lock_guard lock(mutex_);
   if (role() != Role::kUndecided) return role();
@@ -153,6 +179,9 @@ Role Rank::BeginFromEnvironment() {
   identity_ = IdentityFromEnvironment();
   if (socket[0] != 0 && identity_.named) {
     if (const int ancestor = RankAmongAncestors(); ancestor != 0) {
+      ancestor_ = ancestor;
+      // One of several that a launcher started: it may fail before it has a context.
+      if (identity_.world > 1) TellUncaptured();
       role_.store(Role::kInert, std::memory_order_release);
     } else {
       BeginLocked(socket);
@@ -161,9 +190,10 @@ Role Rank::BeginFromEnvironment() {
   }
   const char* directory = Environment(wire::kEnvTraceDir);
   if (wanted == wire::Mode::kRecord && directory[0] != 0 && RankAmongAncestors() == 0) {
+    if (!identity_.named && !wants_context) return role();
     mode_ = wanted;
     char path[4096];
-    snprintf(path, sizeof path, "%s/rank-%05u.prismtrace", directory, identity_.rank);
+    snprintf(path, sizeof path, "%s/rank-%05u.prt", directory, identity_.rank);
     StartTrace(path);
     Become();
     return role();
@@ -255,7 +285,9 @@ void Rank::Become() {
   }
   uint32_t observe = g_observe.load(std::memory_order_relaxed) & kObserveCounts;
   if (writer() != nullptr) observe |= kObserveTrace;
-  if (mode_ == wire::Mode::kRecord) observe |= kObserveTime;
+  const bool measured = mode_ == wire::Mode::kRecord ||
+                        (mode_ == wire::Mode::kEmulate && (welcome_.flags & wire::kMeasure) != 0);
+  if (measured && strcmp(Environment(wire::kEnvRecordTimes), "0") != 0) observe |= kObserveTime;
   if (mode_ != wire::Mode::kPassthrough) observe |= kObserveLedger;
   if (visible_devices() != nullptr) observe |= kObserveOrdinals;
   g_observe.store(observe, std::memory_order_release);
@@ -288,6 +320,7 @@ void Rank::End(int exit_code) {
   for (uint32_t i = 0; i < kMaxDevices; ++i) {
     if (ledgers_[i].figures().peak_bytes > 0) TellLedger(i, 0);
   }
+  if (ending_ != nullptr) ending_();
   if (trace::Writer* writer = writer_.exchange(nullptr, std::memory_order_acq_rel)) {
     const int error = writer->Close(exit_code);
     if (error != 0) Report("rank %u: the trace is incomplete: %s", identity_.rank, strerror(error));

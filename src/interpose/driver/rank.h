@@ -41,6 +41,10 @@ enum Observe : uint32_t {
 extern std::atomic<uint32_t> g_observe;
 inline uint32_t Observed() { return g_observe.load(std::memory_order_relaxed); }
 
+/// True while the calling thread is in a call of the real NCCL (CoreTable::nccl_scope).
+extern thread_local int t_nccl_depth;
+inline bool InNccl() { return t_nccl_depth > 0; }
+
 struct Identity {
   bool named = false;  // the environment names a rank
   uint32_t rank = 0, world = 1, local_rank = UINT32_MAX;
@@ -58,8 +62,11 @@ class Rank {
   static Rank& Get();
 
   /// Becomes the rank that the environment names, unless the role is decided already. Returns the
-  /// role.
-  Role BeginFromEnvironment();
+  /// role. A program that no variable names and that records by itself is rank 0 of 1, but only
+  /// once it wants a context: launchers count devices and start the ranks.
+  Role BeginFromEnvironment(bool wants_context = false);
+  /// Before a context is made.
+  void ContextWanted();
   /// Becomes a rank of the controller at `socket`. Returns false, having reported why, if it
   /// cannot.
   bool Begin(const char* socket);
@@ -81,7 +88,10 @@ class Rank {
   const VisibleDevices* visible_devices() const {
     return welcomed_ && visible_.count > 0 ? &visible_ : nullptr;
   }
-  trace::Writer* writer() const { return writer_.load(std::memory_order_acquire); }
+  /// For the program's work: null inside NCCL.
+  trace::Writer* writer() const { return InNccl() ? nullptr : memory_writer(); }
+  /// For what is counted whoever asks for it.
+  trace::Writer* memory_writer() const { return writer_.load(std::memory_order_acquire); }
   Connection& connection() { return connection_; }
   Arena& arena() { return arena_; }
   /// Of a virtual ordinal; those beyond the table share the last.
@@ -92,6 +102,13 @@ class Rank {
   uint32_t CurrentOrdinal() const;
   void SetCurrentOrdinal(uint32_t (*current)()) {
     current_ordinal_.store(current, std::memory_order_release);
+  }
+
+  /// `begun`: called when ContextWanted has made the process a rank. `ending`: by End, before the
+  /// trace is closed.
+  void SetHooks(void (*begun)(), void (*ending)()) {
+    begun_ = begun;
+    ending_ = ending;
   }
 
   uint32_t CallSite();
@@ -110,6 +127,8 @@ class Rank {
   bool BeginLocked(const char* socket);
   void StartTrace(const char* path);
   void Become();
+  /// Tells the controller, by a file beside its socket, of a process that uses CUDA beside a rank.
+  void TellUncaptured();
 
   std::mutex mutex_;  // becoming, ending
   std::atomic<Role> role_{Role::kUndecided};
@@ -126,8 +145,11 @@ class Rank {
   Arena arena_;
   std::array<Ledger, kMaxDevices> ledgers_;
   std::atomic<uint32_t (*)()> current_ordinal_{nullptr};
+  void (*begun_)() = nullptr;
+  void (*ending_)() = nullptr;
   int marker_ = -1;
   int pid_ = 0;
+  int ancestor_ = 0;  // a rank that started this process, which therefore is none
 
   std::mutex sites_mutex_;
   std::unordered_map<std::string, uint32_t> sites_;

@@ -10,12 +10,12 @@
 #define PRISM_INTERPOSE_DRIVER_ROUTE_H_
 
 #include <cuda.h>
-#include <time.h>
 
 #include <cstdint>
 #include <span>
 
 #include "driver_symbols.h"
+#include "src/interpose/driver/host_clock.h"
 #include "src/interpose/driver/rank.h"
 #include "src/interpose/forward_table.h"
 
@@ -37,23 +37,22 @@ struct Route {
 
 extern uint64_t g_call_counts[kSymbolCount];
 
-inline uint64_t NowNs() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
-}
-
-/// Counts a call, and its host time where that is measured.
+/// Counts a call, and its host time where that is measured (host_clock.h).
 class CallScope {
  public:
   explicit CallScope(uint32_t index) : observe_(Observed()) {
     if (observe_ & kObserveCounts) __atomic_fetch_add(&g_call_counts[index], 1, __ATOMIC_RELAXED);
-    if (observe_ & kObserveTime) start_ns_ = NowNs();
+    if ((observe_ & kObserveTime) == 0) return;
+    if (trace::Writer* writer = Rank::Get().writer()) HostClock::Begin(writer);
   }
   ~CallScope() {
-    if (!(observe_ & kObserveTrace)) return;
-    if (trace::Writer* writer = Rank::Get().writer()) {
-      writer->HostCall(observe_ & kObserveTime ? NowNs() - start_ns_ : 0);
+    if ((observe_ & kObserveTrace) == 0) return;
+    trace::Writer* writer = Rank::Get().writer();
+    if (writer == nullptr) return;
+    if (observe_ & kObserveTime) {
+      HostClock::End(writer);
+    } else {
+      writer->HostCall(0);
     }
   }
   CallScope(const CallScope&) = delete;
@@ -61,7 +60,6 @@ class CallScope {
 
  private:
   const uint32_t observe_;
-  uint64_t start_ns_ = 0;
 };
 
 // Names reach this through a second macro, so one that cuda.h renames (cuGetProcAddress) must be

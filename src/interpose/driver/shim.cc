@@ -16,11 +16,13 @@
 #include <vector>
 
 #include "src/interpose/core_table.h"
+#include "src/interpose/driver/driver_clock.h"
 #include "src/interpose/driver/numbers.h"
 #include "src/interpose/driver/ownership.h"
 #include "src/interpose/driver/proc_address.h"
 #include "src/interpose/driver/rank.h"
 #include "src/interpose/driver/route.h"
+#include "src/interpose/driver/span_timer.h"
 #include "src/interpose/report.h"
 
 extern "C" void prism_driver_open();
@@ -216,28 +218,40 @@ CUresult FirstInit(Route real, unsigned flags) {
   return real(flags);
 }
 
+/// What a rank does once when its driver is up.
+void Begun() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    Rank& rank = Rank::Get();
+    DriverClock::Find(g_table.library());
+    if (Observed() & kObserveTime) SpanTimer::Get().Start(rank.writer());
+    rank.arena().SetRegister(&RegisterWithCuda);
+    if (rank.welcome() != nullptr) {
+      __atomic_store_n(rank.arena().Word(wire::kClockNumberWord), DriverClock::Number(),
+                       __ATOMIC_RELEASE);
+    }
+    int version = 0;
+    PRISM_REAL(cuDriverGetVersion)(&version);
+    const VisibleDevices* devices = rank.visible_devices();
+    rank.Describe(
+        "{\"shim\":{\"wire_version\":" + std::to_string(wire::kProtocolVersion) +
+        ",\"mode\":" + std::to_string(static_cast<uint32_t>(rank.mode())) + ",\"driver\":\"" +
+        g_real_path + "\",\"driver_version\":" + std::to_string(version) +
+        ",\"visible_devices\":" + std::to_string(devices == nullptr ? 0 : devices->count) + "}}");
+    Prove();
+  });
+}
+
 CUresult Init(Route real, unsigned flags) {
   Rank& rank = Rank::Get();
   const Role role = rank.BeginFromEnvironment();
   if (role == Role::kRefused) return CUDA_ERROR_SHARED_OBJECT_INIT_FAILED;
   static const CUresult first = FirstInit(real, flags);  // the driver reads the variable once
   const CUresult result = first != CUDA_SUCCESS ? first : real(flags);
+  rank.SetHooks(&Begun, [] { SpanTimer::Get().Stop(); });
+  if (result == CUDA_SUCCESS && role == Role::kRank) Begun();
   static std::once_flag once;
-  std::call_once(once, [&] {
-    if (result == CUDA_SUCCESS && role == Role::kRank) {
-      rank.arena().SetRegister(&RegisterWithCuda);
-      int version = 0;
-      PRISM_REAL(cuDriverGetVersion)(&version);
-      const VisibleDevices* devices = rank.visible_devices();
-      rank.Describe(
-          "{\"shim\":{\"wire_version\":" + std::to_string(wire::kProtocolVersion) +
-          ",\"mode\":" + std::to_string(static_cast<uint32_t>(rank.mode())) + ",\"driver\":\"" +
-          g_real_path + "\",\"driver_version\":" + std::to_string(version) +
-          ",\"visible_devices\":" + std::to_string(devices == nullptr ? 0 : devices->count) + "}}");
-      Prove();
-    }
-    WriteProbe("cuInit");
-  });
+  std::call_once(once, [] { WriteProbe("cuInit"); });
   return rank.role() == Role::kRefused ? CUDA_ERROR_SHARED_OBJECT_INIT_FAILED : result;
 }
 
@@ -292,8 +306,13 @@ const CoreTable kCoreTable = {
     .welcome = [] { return Rank::Get().welcome(); },
     .writer = [] { return Rank::Get().writer(); },
     .stream_number = &CoreStreamNumber,
-    .request = [](wire::Header* packet, void* reply,
-                  size_t bytes) { return Rank::Get().connection().Request(packet, reply, bytes); },
+    .request =
+        [](wire::Header* packet, void* reply, size_t bytes) {
+          // Played peers answer at once; real ones may need the clock to go on first.
+          const bool at_once = Rank::Get().mode() == wire::Mode::kEmulate;
+          const DriverClock::Held held(at_once && reply != nullptr);
+          return Rank::Get().connection().Request(packet, reply, bytes);
+        },
     .on_abort = [](void (*listener)(const wire::Abort*, void*),
                    void* context) { Rank::Get().connection().OnAbort(listener, context); },
     .arena_take = [](uint64_t bytes,
@@ -302,7 +321,11 @@ const CoreTable kCoreTable = {
     .word_take = [] { return Rank::Get().arena().WordTake(); },
     .word_give = [](uint32_t index) { Rank::Get().arena().WordGive(index); },
     .word = [](uint32_t index) { return Rank::Get().arena().Word(index); },
-    .ring = [] { Rank::Get().arena().Ring(); },
+    .ring =
+        [] {
+          Rank::Get().arena().Ring();
+          DriverClock::Ring(Rank::Get().welcome()->clock_number);
+        },
     .call_site = [] { return Rank::Get().CallSite(); },
     .call_site_string = [](uint32_t id) { return Rank::Get().CallSiteString(id); },
     .trace_communicator =
@@ -315,9 +338,14 @@ const CoreTable kCoreTable = {
     .trace_comm =
         [](uint32_t stream, const trace::CallRecord* call, uint64_t sequence,
            trace::ValueSource values) {
-          if (trace::Writer* writer = Rank::Get().writer()) {
-            writer->Comm(stream, writer->Call(*call), sequence, values);
-          }
+          trace::Writer* writer = Rank::Get().writer();
+          if (writer == nullptr) return;
+          if (Observed() & kObserveTime) HostClock::Begin(writer);
+          SpanTimer::Get().Communicated(stream);
+          writer->Comm(stream, writer->Call(*call), sequence, values);
+          if ((Observed() & kObserveTime) == 0) return;
+          HostClock::Enqueued();
+          HostClock::End(writer);
         },
     .visible_devices = [] { return Rank::Get().visible_devices(); },
     .is_rank = [] { return Rank::Get().BeginFromEnvironment() == Role::kRank; },
@@ -335,6 +363,9 @@ const CoreTable kCoreTable = {
     .set_current_ordinal = [](uint32_t (*current)()) { Rank::Get().SetCurrentOrdinal(current); },
     .nccl_memory = [](uint32_t ordinal, int64_t bytes,
                       uint32_t comm) { return Rank::Get().NcclMemory(ordinal, bytes, comm); },
+    .nccl_scope = [](int change) { t_nccl_depth += change; },
+    .charge = &DriverClock::Charge,
+    .work = &DriverClock::Work,
 };
 
 const Wrapper kAlwaysWrapped[] = {
@@ -346,7 +377,10 @@ const Wrapper kAlwaysWrapped[] = {
 
 // A forked child is inert until it says otherwise, also when its parent had not used CUDA yet.
 __attribute__((constructor)) void WatchForks() {
-  pthread_atfork(nullptr, nullptr, [] { Rank::Get().Abandon(); });
+  pthread_atfork(nullptr, nullptr, [] {
+    Rank::Get().Abandon();
+    SpanTimer::Get().Abandon();
+  });
 }
 
 void Open() {

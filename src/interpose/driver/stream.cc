@@ -3,11 +3,20 @@
 
 #include "src/interpose/driver/numbers.h"
 #include "src/interpose/driver/route.h"
+#include "src/interpose/driver/span_timer.h"
 
 namespace prism::interpose::driver {
 namespace {
 
 trace::Writer* Writer() { return Rank::Get().writer(); }
+
+/// A call that waits for the device.
+template <class... A>
+CUresult Blocking(Route real, A... arguments) {
+  const CUresult result = real(arguments...);
+  if (Writer() != nullptr) HostClock::Waited();
+  return result;
+}
 
 CUresult StreamCreate(Route real, CUstream* stream, unsigned flags) {
   const CUresult result = real(stream, flags);
@@ -26,6 +35,9 @@ CUresult StreamCreateWithPriority(Route real, CUstream* stream, unsigned flags, 
 }
 
 CUresult StreamDestroy(Route real, CUstream stream) {
+  if (trace::Writer* writer = Writer()) {
+    SpanTimer::Get().StreamDestroyed(StreamNumber(writer, stream, false));
+  }
   StreamDestroyed(stream);
   return real(stream);
 }
@@ -57,6 +69,7 @@ CUresult StreamWaitEvent(Route real, CUstream stream, CUevent event, unsigned fl
   if (writer == nullptr) return real(stream, event, flags);
   // An event recorded inside a capture joins this stream to it, so ask afterwards.
   const EventVersion version = EventNow(event);
+  SpanTimer::Get().BeforeNode(stream, real.per_thread);
   const CUresult result = real(stream, event, flags);
   if (result == CUDA_SUCCESS && !IsCapturing(stream, real.per_thread)) {
     writer->Wait(StreamNumber(writer, stream, real.per_thread), version.event, version.version);
@@ -66,11 +79,13 @@ CUresult StreamWaitEvent(Route real, CUstream stream, CUevent event, unsigned fl
 
 void Recorded(trace::Writer* writer, CUevent event, CUstream stream, bool per_thread) {
   if (IsCapturing(stream, per_thread)) return;
+  HostClock::Enqueued();
   const EventVersion version = EventRecorded(event);
   writer->Record(StreamNumber(writer, stream, per_thread), version.event, version.version);
 }
 
 CUresult EventRecord(Route real, CUevent event, CUstream stream) {
+  if (Writer() != nullptr) SpanTimer::Get().BeforeNode(stream, real.per_thread);
   const CUresult result = real(event, stream);
   if (trace::Writer* writer = Writer(); writer != nullptr && result == CUDA_SUCCESS) {
     Recorded(writer, event, stream, real.per_thread);
@@ -79,6 +94,7 @@ CUresult EventRecord(Route real, CUevent event, CUstream stream) {
 }
 
 CUresult EventRecordWithFlags(Route real, CUevent event, CUstream stream, unsigned flags) {
+  if (Writer() != nullptr) SpanTimer::Get().BeforeNode(stream, real.per_thread);
   const CUresult result = real(event, stream, flags);
   if (trace::Writer* writer = Writer(); writer != nullptr && result == CUDA_SUCCESS) {
     Recorded(writer, event, stream, real.per_thread);
@@ -107,14 +123,14 @@ CUresult EventSynchronize(Route real, CUevent event) {
     const EventVersion version = EventNow(event);
     writer->SyncEvent(version.event, version.version, false);
   }
-  return real(event);
+  return Blocking(real, event);
 }
 
 CUresult StreamSynchronize(Route real, CUstream stream) {
   if (trace::Writer* writer = Writer()) {
     writer->SyncStream(StreamNumber(writer, stream, real.per_thread));
   }
-  return real(stream);
+  return Blocking(real, stream);
 }
 
 CUresult StreamQuery(Route real, CUstream stream) {
@@ -127,11 +143,12 @@ CUresult StreamQuery(Route real, CUstream stream) {
 
 CUresult CtxSynchronize(Route real) {
   if (trace::Writer* writer = Writer()) writer->SyncDevice();
-  return real();
+  return Blocking(real);
 }
 
 CUresult StreamWaitValue32(Route real, CUstream stream, CUdeviceptr address, cuuint32_t value,
                            unsigned flags) {
+  if (Writer() != nullptr) SpanTimer::Get().BeforeNode(stream, real.per_thread);
   const CUresult result = real(stream, address, value, flags);
   if (trace::Writer* writer = Writer();
       writer != nullptr && result == CUDA_SUCCESS && !IsCapturing(stream, real.per_thread)) {
@@ -142,6 +159,7 @@ CUresult StreamWaitValue32(Route real, CUstream stream, CUdeviceptr address, cuu
 
 CUresult StreamWriteValue32(Route real, CUstream stream, CUdeviceptr address, cuuint32_t value,
                             unsigned flags) {
+  if (Writer() != nullptr) SpanTimer::Get().BeforeNode(stream, real.per_thread);
   const CUresult result = real(stream, address, value, flags);
   if (trace::Writer* writer = Writer();
       writer != nullptr && result == CUDA_SUCCESS && !IsCapturing(stream, real.per_thread)) {

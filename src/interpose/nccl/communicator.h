@@ -20,6 +20,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "src/interpose/core_table.h"
@@ -70,6 +71,14 @@ class Communicator {
   // Units that are enqueued and not complete.
   void Begin(Unit* unit);
   void End(Unit* unit);
+  /// The same for a unit of sends (peer, bytes) that ends on its stream before its receives come.
+  /// False, and nothing is noted, if they do not fit into the FIFOs beside earlier ones.
+  bool BeginEarly(Unit* unit, const std::vector<std::pair<int, uint64_t>>& sends);
+  /// A unit of whose end no host function tells.
+  void BeginWatched(Unit* unit);
+  /// Gives back those of the two kinds above that have ended.
+  void GiveBackWatched();
+  /// Waits until no unit is left or the communicator has failed.
   void WaitIdle();
   /// Lets every stream that waits for a unit of this communicator go on, as an aborted kernel
   /// would.
@@ -98,6 +107,12 @@ class Communicator {
   std::unordered_map<int, uint64_t> sends_, receives_;
   std::vector<ReductionOperator> operators_;
   std::set<Unit*> units_;
+  struct Watched {
+    Unit* unit;
+    int peer;
+    uint64_t bytes;
+  };
+  std::vector<Watched> watched_;  // parts of one unit are neighbours; peer -1: no early send
   std::unique_ptr<DeviceMemory> memory_;
   uint64_t memory_bytes_ = 0;
   bool memory_given_ = false;  // for good: an initialization that was aborted takes none any more

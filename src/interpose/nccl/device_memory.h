@@ -35,10 +35,10 @@ class DeviceMemory {
 
   /// Sizes and bounds that NCCL's environment variables and its config set.
   struct Settings {
-    uint64_t ll_bytes = 8 * 512 * 8 * 16;       // NCCL_LL_BUFFSIZE
-    uint64_t ll128_bytes = 120 * 640 * 8 * 8;   // NCCL_LL128_BUFFSIZE
-    uint64_t simple_bytes = uint64_t{4} << 20;  // NCCL_BUFFSIZE
-    int min_channels = 0, max_channels = 64;    // NCCL_{MIN,MAX}_{CTAS,NCHANNELS}
+    uint64_t ll_bytes = uint64_t{8} * 512 * 8 * 16;      // NCCL_LL_BUFFSIZE
+    uint64_t ll128_bytes = uint64_t{120} * 640 * 8 * 8;  // NCCL_LL128_BUFFSIZE
+    uint64_t simple_bytes = uint64_t{4} << 20;           // NCCL_BUFFSIZE
+    int min_channels = 0, max_channels = 64;             // NCCL_{MIN,MAX}_{CTAS,NCHANNELS}
 
     static Settings FromEnvironment();
   };

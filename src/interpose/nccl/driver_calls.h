@@ -11,6 +11,14 @@ namespace prism::interpose::nccl {
 
 struct DriverCalls {
   CUresult (*memcpy_async)(CUdeviceptr, CUdeviceptr, size_t, CUstream);
+  CUresult (*memset_async)(CUdeviceptr, unsigned char, size_t, CUstream);
+  CUresult (*memset)(CUdeviceptr, unsigned char, size_t);
+  CUresult (*mem_alloc)(CUdeviceptr*, size_t);
+  CUresult (*module_load_data)(CUmodule*, const void*);
+  CUresult (*module_get_function)(CUfunction*, CUmodule, const char*);
+  CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                            unsigned, CUstream, void**, void**);
+  CUresult (*ctx_get_current)(CUcontext*);
   CUresult (*memcpy_dtoh)(void*, CUdeviceptr, size_t);
   CUresult (*launch_host_func)(CUstream, CUhostFn, void*);
   CUresult (*stream_wait_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned);

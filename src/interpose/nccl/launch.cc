@@ -12,6 +12,8 @@
 #include <mutex>
 #include <thread>
 
+#include "src/interpose/nccl/mirror.h"
+
 namespace prism::interpose::nccl {
 namespace {
 
@@ -23,6 +25,8 @@ struct Plan {
   std::vector<CUstream> streams;  // distinct; the first one carries the stall
   std::vector<const ArenaSlot*> in, out;
   Unit* unit = nullptr;
+  bool ends_early = false;
+  bool stand_in = false;  // a kernel does it all
 };
 
 void Arrive(void* argument) {
@@ -31,13 +35,6 @@ void Arrive(void* argument) {
   __atomic_store_n(word, Unit::kArrived, __ATOMIC_RELEASE);
   syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   unit->core->ring();
-}
-
-void GiveBack(Unit* unit) {
-  for (const ArenaSlot& slot : unit->slots) unit->core->arena_give(&slot);
-  unit->core->word_give(unit->arrival_word);
-  unit->core->word_give(unit->release_word);
-  delete unit;
 }
 
 void Complete(void* argument) {
@@ -90,8 +87,10 @@ std::vector<Plan> Cut(std::vector<Operation>& operations) {
 
 ncclResult_t Prepare(const CoreTable& core, Plan& plan, uint64_t exact_payload_bytes) {
   auto* unit =
-      new Unit{&core, plan.operations.front()->comm, core.word_take(), core.word_take(), {}};
+      new Unit{&core, plan.operations.front()->comm, core.word_take(), core.word_take(), {}, 0, 0};
   plan.unit = unit;
+  plan.stand_in = (core.welcome()->flags & wire::kStandInKernels) != 0;
+  if (plan.stand_in) unit->met_word = core.word_take();
   unit->slots.reserve(plan.operations.size() * 2);  // pointers into it are kept
   for (Operation* operation : plan.operations) {
     const ArenaSlot *in = nullptr, *out = nullptr;
@@ -132,6 +131,8 @@ bool Post(const CoreTable& core, const Plan& plan) {
   post.arrival_value = Unit::kArrived;
   post.release_word = plan.unit->release_word;
   post.release_value = Unit::kReleased;
+  post.met_word = plan.unit->met_word;
+  if (plan.stand_in) post.flags |= wire::kPostPaced;
   memcpy(packet.data(), &post, sizeof post);
   char* at = packet.data() + sizeof post;
   for (const Operation* operation : plan.operations) {
@@ -161,32 +162,67 @@ void Trace(const CoreTable& core, const Plan& plan) {
   }
 }
 
+/// Notes the unit with its communicator; true if its stream need not wait for it.
+bool BeginUnit(const Plan& plan) {
+  std::vector<std::pair<int, uint64_t>> sends;
+  for (const Operation* operation : plan.operations) {
+    if (operation->record.op != wire::Op::kSend) break;
+    sends.emplace_back(operation->record.peer, operation->record.in_bytes);
+  }
+  Communicator& comm = *plan.unit->comm;
+  const bool sends_only = sends.size() == plan.operations.size();
+  // Streams that a group joins wait for each other; such groups are rare and simply stall.
+  if (sends_only && plan.streams.size() == 1 && comm.BeginEarly(plan.unit, sends)) return true;
+  if (plan.stand_in && plan.unit->slots.empty()) {
+    comm.BeginWatched(plan.unit);
+  } else {
+    comm.Begin(plan.unit);
+  }
+  return false;
+}
+
+/// What is done in place of NCCL takes no time of the program's.
+class Uncharged {
+ public:
+  explicit Uncharged(const CoreTable& core) : core_(core) { core_.charge(-1); }
+  ~Uncharged() { core_.charge(1); }
+  Uncharged(const Uncharged&) = delete;
+  Uncharged& operator=(const Uncharged&) = delete;
+
+ private:
+  const CoreTable& core_;
+};
+
 CUdeviceptr Address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
-CUresult EnqueueArrival(const DriverCalls& driver, const Plan& plan) {
+/// Puts the inputs that move where the controller sees them.
+CUresult EnqueueInputs(const CoreTable& core, const DriverCalls& driver, const Plan& plan) {
   const CUstream stream = plan.streams.front();
   for (size_t i = 1; i < plan.streams.size(); ++i) {
     if (const CUresult result = Join(driver, plan.streams[i], stream)) return result;
   }
   for (size_t i = 0; i < plan.operations.size(); ++i) {
-    if (plan.in[i] == nullptr) continue;
     const Operation& operation = *plan.operations[i];
-    if (const CUresult result =
-            driver.memcpy_async(Address(plan.in[i]->host), Address(operation.input),
-                                operation.record.in_bytes, stream)) {
-      return result;
+    if (plan.in[i] != nullptr) {
+      if (const CUresult result =
+              driver.memcpy_async(Address(plan.in[i]->host), Address(operation.input),
+                                  operation.record.in_bytes, stream)) {
+        return result;
+      }
+    } else if (plan.out[i] != nullptr && core.mode() == wire::Mode::kEmulate) {
+      // Whoever would bring something has no process: what nobody fills stays as it is.
+      if (const CUresult result =
+              driver.memcpy_async(Address(plan.out[i]->host), Address(operation.output),
+                                  operation.record.out_bytes, stream)) {
+        return result;
+      }
     }
   }
-  return driver.launch_host_func(stream, &Arrive, plan.unit);
+  return CUDA_SUCCESS;
 }
 
-CUresult EnqueueStall(const CoreTable& core, const DriverCalls& driver, const Plan& plan) {
+CUresult EnqueueOutputs(const DriverCalls& driver, const Plan& plan) {
   const CUstream stream = plan.streams.front();
-  if (const CUresult result =
-          driver.stream_wait_value(stream, Address(core.word(plan.unit->release_word)),
-                                   Unit::kReleased, CU_STREAM_WAIT_VALUE_GEQ)) {
-    return result;
-  }
   for (size_t i = 0; i < plan.operations.size(); ++i) {
     if (plan.out[i] == nullptr) continue;
     const Operation& operation = *plan.operations[i];
@@ -196,14 +232,96 @@ CUresult EnqueueStall(const CoreTable& core, const DriverCalls& driver, const Pl
       return result;
     }
   }
-  if (const CUresult result = driver.launch_host_func(stream, &Complete, plan.unit)) return result;
+  return CUDA_SUCCESS;
+}
+
+CUresult EnqueueArrival(const CoreTable& core, const DriverCalls& driver, const Plan& plan) {
+  if (const CUresult result = EnqueueInputs(core, driver, plan)) return result;
+  return driver.launch_host_func(plan.streams.front(), &Arrive, plan.unit);
+}
+
+/// Makes the group's other streams wait for the one that did the work.
+CUresult JoinOthers(const DriverCalls& driver, const Plan& plan) {
   for (size_t i = 1; i < plan.streams.size(); ++i) {
-    if (const CUresult result = Join(driver, stream, plan.streams[i])) return result;
+    if (const CUresult result = Join(driver, plan.streams.front(), plan.streams[i])) return result;
   }
   return CUDA_SUCCESS;
 }
 
+CUresult EnqueueStall(const CoreTable& core, const DriverCalls& driver, const Plan& plan) {
+  const CUstream stream = plan.streams.front();
+  if (const CUresult result =
+          driver.stream_wait_value(stream, Address(core.word(plan.unit->release_word)),
+                                   Unit::kReleased, CU_STREAM_WAIT_VALUE_GEQ)) {
+    return result;
+  }
+  if ((core.welcome()->flags & wire::kMirrorPayloads) != 0) {
+    std::vector<StandInSegment> segments;
+    for (size_t i = 0; i < plan.operations.size(); ++i) {
+      if (plan.out[i] == nullptr) AddMirror(*plan.operations[i], plan.operations, &segments);
+    }
+    if (const CUresult result = EnqueueSegments(driver, segments, stream)) return result;
+  }
+  if (const CUresult result = EnqueueOutputs(driver, plan)) return result;
+  if (const CUresult result = driver.launch_host_func(stream, &Complete, plan.unit)) return result;
+  return JoinOthers(driver, plan);
+}
+
+CUresult EnqueueStandIn(const CoreTable& core, const DriverCalls& driver, const Plan& plan) {
+  const CUstream stream = plan.streams.front();
+  if (const CUresult result = EnqueueInputs(core, driver, plan)) return result;
+  std::vector<StandInSegment> segments;
+  for (size_t i = 0; i < plan.operations.size(); ++i) {
+    const Operation& operation = *plan.operations[i];
+    if (plan.out[i] == nullptr) AddMirror(operation, plan.operations, &segments);
+    AddTraffic(operation, &segments);
+  }
+  Unit& unit = *plan.unit;
+  StandInArguments arguments{};
+  arguments.arrival_word = Address(core.word(unit.arrival_word));
+  arguments.release_word = Address(core.word(unit.release_word));
+  arguments.met_word = Address(core.word(unit.met_word));
+  arguments.waits = plan.ends_early ? 0 : 1;
+  arguments.unit_ns = wire::kPacedUnitNs;
+  // What a kernel has no room for is copied before it.
+  if (segments.size() > StandInArguments::kMaxSegments) {
+    const std::vector<StandInSegment> rest(segments.begin() + StandInArguments::kMaxSegments,
+                                           segments.end());
+    if (const CUresult result = EnqueueSegments(driver, rest, stream)) return result;
+    segments.resize(StandInArguments::kMaxSegments);
+  }
+  arguments.segments = static_cast<uint32_t>(segments.size());
+  std::copy(segments.begin(), segments.end(), arguments.segment);
+  if (const CUresult result = StandIn::Get().Launch(driver, stream, plan.operations.front()->record,
+                                                    &arguments, &unit.sync)) {
+    return result;
+  }
+  if (!unit.slots.empty() && !plan.ends_early) {
+    // The arena is needed until the outputs are copied, which no kernel tells.
+    if (const CUresult result = EnqueueOutputs(driver, plan)) return result;
+    if (const CUresult result = driver.launch_host_func(stream, &Complete, plan.unit))
+      return result;
+  }
+  return JoinOthers(driver, plan);
+}
+
 }  // namespace
+
+bool Unit::Ended() const {
+  const auto value = [&](uint32_t word) {
+    return __atomic_load_n(core->word(word), __ATOMIC_ACQUIRE);
+  };
+  return value(release_word) != 0 && (sync == 0 || value(arrival_word) == kStandInDone);
+}
+
+void GiveBack(Unit* unit) {
+  for (const ArenaSlot& slot : unit->slots) unit->core->arena_give(&slot);
+  unit->core->word_give(unit->arrival_word);
+  unit->core->word_give(unit->release_word);
+  if (unit->met_word != 0) unit->core->word_give(unit->met_word);
+  StandIn::Get().GiveBack(unit->sync);
+  delete unit;
+}
 
 ncclResult_t Launch(const CoreTable& core, const DriverCalls& driver,
                     std::vector<Operation> operations) {
@@ -224,6 +342,7 @@ ncclResult_t Launch(const CoreTable& core, const DriverCalls& driver,
     for (const Operation& other : operations) other.comm->Fail(error, ThreadError());
     return error;
   }
+  for (const Operation& operation : operations) operation.comm->GiveBackWatched();
   const uint32_t call_site = core.call_site();
   for (Operation& operation : operations) {
     wire::OpRecord& record = operation.record;
@@ -236,6 +355,7 @@ ncclResult_t Launch(const CoreTable& core, const DriverCalls& driver,
                                                      : operation.comm->NextCollective();
   }
   std::vector<Plan> plans = Cut(operations);
+  const Uncharged scope(core);
   for (Plan& plan : plans) {
     if (const ncclResult_t result = Prepare(core, plan, core.welcome()->exact_payload_bytes)) {
       for (Plan& prepared : plans) {
@@ -245,11 +365,12 @@ ncclResult_t Launch(const CoreTable& core, const DriverCalls& driver,
     }
   }
   for (auto plan = plans.begin(); plan != plans.end(); ++plan) {
+    core.work(core.welcome()->call_ns);
     if (!Post(core, *plan)) {
       for (; plan != plans.end(); ++plan) GiveBack(plan->unit);
       return Error(nullptr, ncclSystemError, "the controller is gone");
     }
-    plan->unit->comm->Begin(plan->unit);
+    plan->ends_early = BeginUnit(*plan);
     Trace(core, *plan);
   }
   // From here on an error leaves units posted and not enqueued: their communicators are broken, as
@@ -267,9 +388,13 @@ ncclResult_t Launch(const CoreTable& core, const DriverCalls& driver,
     return error;
   };
   for (const Plan& plan : plans) {
-    if (const CUresult result = EnqueueArrival(driver, plan)) return broken(result);
+    if (const CUresult result = plan.stand_in ? EnqueueStandIn(core, driver, plan)
+                                              : EnqueueArrival(core, driver, plan)) {
+      return broken(result);
+    }
   }
   for (const Plan& plan : plans) {
+    if (plan.ends_early || plan.stand_in) continue;
     if (const CUresult result = EnqueueStall(core, driver, plan)) return broken(result);
   }
   return ncclSuccess;

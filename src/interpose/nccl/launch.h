@@ -3,7 +3,12 @@
 // A group's calls are cut into units, one a communicator (and at most what a packet holds). A unit
 // is posted to the controller, and enqueued as: copy-out, arrival, stall, copy-in, completion. All
 // units of a group arrive before the first one stalls, so that the order in which ranks name
-// communicators inside a group does not matter, as with NCCL.
+// communicators inside a group does not matter, as with NCCL. A unit of sends that fit into NCCL's
+// FIFOs (trace::kEarlySendBytes a peer) does not stall: the stream goes on, and what the unit holds
+// is given back at a later call, when the controller has released it.
+//
+// Under emulation on a GPU a unit is one kernel of NCCL's name instead (stand_in.h): it arrives,
+// waits, moves bytes and ends by itself.
 //
 // Threading: a group belongs to the thread that opened it.
 #ifndef PRISM_INTERPOSE_NCCL_LAUNCH_H_
@@ -20,6 +25,7 @@
 #include "src/interpose/core_table.h"
 #include "src/interpose/nccl/communicator.h"
 #include "src/interpose/nccl/driver_calls.h"
+#include "src/interpose/nccl/stand_in.h"
 #include "src/wire/protocol.h"
 
 namespace prism::interpose::nccl {
@@ -41,7 +47,16 @@ struct Unit {
   std::shared_ptr<Communicator> comm;
   uint32_t arrival_word, release_word;
   std::vector<ArenaSlot> slots;
+  /// Where a kernel stands for NCCL's (stand_in.h); 0: the stream itself waits.
+  uint32_t met_word = 0;
+  StandIn::Sync sync = 0;
+
+  /// Released by the controller, and no kernel needs it any more.
+  bool Ended() const;
 };
+
+/// Gives back what the unit holds of the arena, and deletes it.
+void GiveBack(Unit* unit);
 
 /// Posts and enqueues. `operations` is not empty.
 ncclResult_t Launch(const CoreTable& core, const DriverCalls& driver,

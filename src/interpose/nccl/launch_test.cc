@@ -57,8 +57,44 @@ CUresult Capturing(CUstream, CUstreamCaptureStatus* status) {
   return CUDA_SUCCESS;
 }
 
+// What a stand-in kernel is launched with.
+std::vector<std::pair<std::string, StandInArguments>> g_kernels;
+CUresult LaunchKernel(CUfunction function, unsigned grid, unsigned, unsigned, unsigned, unsigned,
+                      unsigned, unsigned, CUstream stream, void** parameters, void**) {
+  StandInArguments arguments;
+  memcpy(&arguments, parameters[0], sizeof arguments);
+  g_kernels.emplace_back(reinterpret_cast<const char*>(function), arguments);
+  g_log.push_back(Name(stream) + ": kernel of " + std::to_string(grid));
+  return CUDA_SUCCESS;
+}
+
 DriverCalls Driver() {
   DriverCalls driver{};
+  driver.memset_async = [](CUdeviceptr, unsigned char, size_t bytes, CUstream stream) {
+    g_log.push_back(Name(stream) + ": zero " + std::to_string(bytes));
+    return CUDA_SUCCESS;
+  };
+  driver.memset = [](CUdeviceptr, unsigned char, size_t) { return CUDA_SUCCESS; };
+  driver.mem_alloc = [](CUdeviceptr* address, size_t) {
+    *address = 0x5000;
+    return CUDA_SUCCESS;
+  };
+  driver.module_load_data = [](CUmodule* module, const void* image) {
+    *module = reinterpret_cast<CUmodule>(1);
+    return strstr(static_cast<const char*>(image), ".entry ncclDevKernel_") == nullptr
+               ? CUDA_ERROR_INVALID_PTX
+               : CUDA_SUCCESS;
+  };
+  // A function is its name.
+  driver.module_get_function = [](CUfunction* function, CUmodule, const char* name) {
+    *function = reinterpret_cast<CUfunction>(const_cast<char*>(name));
+    return CUDA_SUCCESS;
+  };
+  driver.launch_kernel = &LaunchKernel;
+  driver.ctx_get_current = [](CUcontext* context) {
+    *context = reinterpret_cast<CUcontext>(1);
+    return CUDA_SUCCESS;
+  };
   driver.memcpy_async = &Copy;
   driver.launch_host_func = &Host;
   driver.stream_wait_value = &Wait;
@@ -86,10 +122,13 @@ DriverCalls Driver() {
 CoreTable Core() {
   CoreTable core{};
   core.welcome = []() -> const wire::Welcome* { return &g_welcome; };
+  core.mode = [] { return g_welcome.mode; };
   core.writer = []() -> trace::Writer* { return nullptr; };
   core.stream_number = [](CUstream) { return 7u; };
   core.call_site = [] { return 3u; };
   core.gap = [](const char*) {};
+  core.charge = [](int) {};
+  core.work = [](uint64_t) {};
   core.nccl_memory = [](uint32_t device, int64_t bytes, uint32_t comm) {
     if (g_memory_left < bytes) return false;
     g_memory_left -= bytes;
@@ -138,10 +177,14 @@ class LaunchTest : public ::testing::Test {
     g_fail_at = -1;
     g_capturing = g_controller_gone = false;
     g_slots = g_words = g_rings = 0;
+    memset(g_word_memory, 0, sizeof g_word_memory);
     g_memory.clear();
     g_memory_left = INT64_MAX;
     g_welcome.exact_payload_bytes = UINT64_MAX;
     g_welcome.devices = 8;
+    g_welcome.flags = 0;
+    g_welcome.mode = wire::Mode::kCapture;
+    g_kernels.clear();
   }
 
   static std::shared_ptr<Communicator> Comm(uint32_t id) {
@@ -168,7 +211,7 @@ class LaunchTest : public ::testing::Test {
 
   const CoreTable core_ = Core();
   const DriverCalls driver_ = Driver();
-  char buffer_[64] = {};
+  char buffer_[64] = {};  // nothing is copied to or from it
 };
 
 TEST_F(LaunchTest, OneCallIsCopyArrivalStallCopyCompletion) {
@@ -246,6 +289,153 @@ TEST_F(LaunchTest, StreamsOfOneCommunicatorAreJoinedBeforeAndAfter) {
   EXPECT_THAT(g_log, ElementsAre("B: record", "A: wait event", "A: host", "A: wait", "A: host",
                                  "A: record", "B: wait event"));
   RunHostFunctions();
+}
+
+TEST_F(LaunchTest, SendsThatFitIntoTheFifosDoNotStall) {
+  const auto comm = Comm(1);
+  const auto send = [&](int peer, uint64_t bytes) {
+    Operation operation = AllReduce(comm, kA, bytes);
+    operation.record.op = wire::Op::kSend;
+    operation.record.peer = peer;
+    operation.record.out_bytes = 0;
+    return operation;
+  };
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  ASSERT_EQ(Launch(core_, driver_, {send(1, 3 * kMiB)}), ncclSuccess);
+  EXPECT_THAT(g_log, ElementsAre("A: copy 3145728", "A: host"));
+  RunHostFunctions();
+  EXPECT_EQ(g_rings, 1);
+  EXPECT_EQ(g_slots, 1);  // until the controller has read it
+
+  g_log.clear();
+  ASSERT_EQ(Launch(core_, driver_, {send(1, 2 * kMiB)}), ncclSuccess);  // no room beside the first
+  EXPECT_THAT(g_log, ElementsAre("A: copy 2097152", "A: host", "A: wait", "A: host"));
+  RunHostFunctions();
+  EXPECT_EQ(g_slots, 1);
+
+  __atomic_store_n(&g_word_memory[g_posts[0].release_word], g_posts[0].release_value,
+                   __ATOMIC_RELEASE);
+  g_log.clear();
+  ASSERT_EQ(Launch(core_, driver_, {send(1, 4 * kMiB)}), ncclSuccess);
+  EXPECT_THAT(g_log, ElementsAre("A: copy 4194304", "A: host"));
+  EXPECT_EQ(g_slots, 1);
+  g_log.clear();
+  Operation receive = send(1, 64);
+  receive.record.op = wire::Op::kRecv;
+  ASSERT_EQ(Launch(core_, driver_, {send(0, 64), receive}), ncclSuccess);  // waits for the receive
+  EXPECT_THAT(g_log, ::testing::Contains("A: wait"));
+  RunHostFunctions();
+
+  std::thread controller([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    __atomic_store_n(&g_word_memory[g_posts[2].release_word], g_posts[2].release_value,
+                     __ATOMIC_RELEASE);
+  });
+  comm->WaitIdle();
+  controller.join();
+  EXPECT_EQ(g_slots, 0);
+  EXPECT_EQ(g_words, 0);
+}
+
+TEST_F(LaunchTest, EmulatedPayloadThatDoesNotMoveIsFilledFromTheRanksOwn) {
+  g_welcome.mode = wire::Mode::kEmulate;
+  g_welcome.flags = wire::kMirrorPayloads;
+  g_welcome.exact_payload_bytes = 0;
+  auto comm = std::make_shared<Communicator>(5, 3, 0, true);
+  comm->Ready(1, {0, 1, 2, 3, 4}, 3);
+  const auto operation = [&](wire::Op op, uint64_t in, uint64_t out) {
+    Operation made = AllReduce(comm, kA);
+    made.record.op = op;
+    made.record.peer = 1;
+    made.record.in_bytes = in;
+    made.record.out_bytes = out;
+    made.input = reinterpret_cast<void*>(0x10000);
+    made.output = reinterpret_cast<void*>(0x20000);
+    return made;
+  };
+  const auto log_of = [&](std::vector<Operation> operations) {
+    g_log.clear();
+    EXPECT_EQ(Launch(core_, driver_, std::move(operations)), ncclSuccess);
+    RunHostFunctions();
+    return std::vector<std::string>(g_log.begin() + 2, g_log.end() - 1);  // host, wait ... host
+  };
+  EXPECT_THAT(log_of({operation(wire::Op::kAllReduce, 64, 64)}), ElementsAre("A: copy 64"));
+  // Five parts: one, two, four, and the fifth.
+  EXPECT_THAT(log_of({operation(wire::Op::kAllGather, 16, 80)}),
+              ElementsAre("A: copy 16", "A: copy 16", "A: copy 32", "A: copy 16"));
+  EXPECT_THAT(log_of({operation(wire::Op::kReduceScatter, 80, 16)}), ElementsAre("A: copy 16"));
+  EXPECT_THAT(log_of({operation(wire::Op::kBroadcast, 0, 64)}), ElementsAre());
+  EXPECT_THAT(log_of({operation(wire::Op::kRecv, 0, 64)}), ElementsAre("A: zero 64"));
+  EXPECT_THAT(log_of({operation(wire::Op::kSend, 64, 0), operation(wire::Op::kRecv, 0, 64)}),
+              ElementsAre("A: copy 64"));
+}
+
+TEST_F(LaunchTest, StandInIsOneKernelThatIsGivenBackWhenItSaysSo) {
+  g_welcome.mode = wire::Mode::kEmulate;
+  g_welcome.flags = wire::kMirrorPayloads | wire::kStandInKernels;
+  g_welcome.exact_payload_bytes = 0;
+  ASSERT_EQ(StandIn::Get().Prepare(driver_), CUDA_SUCCESS);
+  const auto comm = Comm(1);
+  Operation operation = AllReduce(comm, kA, uint64_t{1} << 20);
+  operation.record.dtype = ncclBfloat16;
+  ASSERT_EQ(Launch(core_, driver_, {operation}), ncclSuccess);
+  EXPECT_THAT(g_log, ElementsAre("A: kernel of 16"));  // 64 KiB a channel
+  ASSERT_EQ(g_kernels.size(), 1u);
+  EXPECT_EQ(g_kernels[0].first, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL");
+  const StandInArguments& arguments = g_kernels[0].second;
+  const auto word = [](uint32_t index) {
+    return reinterpret_cast<uint64_t>(&g_word_memory[index]);
+  };
+  EXPECT_EQ(arguments.arrival_word, word(g_posts[0].arrival_word));
+  EXPECT_EQ(arguments.release_word, word(g_posts[0].release_word));
+  EXPECT_EQ(arguments.met_word, word(g_posts[0].met_word));
+  EXPECT_EQ(g_posts[0].flags, wire::kPostPaced);
+  EXPECT_EQ(arguments.waits, 1u);
+  EXPECT_EQ(arguments.unit_ns, wire::kPacedUnitNs);
+  ASSERT_EQ(arguments.segments, 1u);
+  EXPECT_EQ(arguments.segment[0].bytes, uint64_t{1} << 20);
+  EXPECT_EQ(g_words, 3);
+
+  comm->GiveBackWatched();
+  EXPECT_EQ(g_words, 3);  // it has not even arrived
+  g_word_memory[g_posts[0].release_word] = 9;
+  g_word_memory[g_posts[0].arrival_word] = kStandInArrived;
+  comm->GiveBackWatched();
+  EXPECT_EQ(g_words, 3);  // released, and still running
+  g_word_memory[g_posts[0].arrival_word] = kStandInDone;
+  comm->GiveBackWatched();
+  EXPECT_EQ(g_words, 0);
+  comm->WaitIdle();
+}
+
+TEST_F(LaunchTest, StandInWithAPayloadThatMovesHoldsItUntilItIsCopied) {
+  g_welcome.mode = wire::Mode::kEmulate;
+  g_welcome.flags = wire::kStandInKernels;
+  ASSERT_EQ(StandIn::Get().Prepare(driver_), CUDA_SUCCESS);
+  ASSERT_EQ(Launch(core_, driver_, {AllReduce(Comm(1), kA)}), ncclSuccess);
+  EXPECT_THAT(g_log, ElementsAre("A: copy 64", "A: kernel of 1", "A: copy 64", "A: host"));
+  EXPECT_EQ(g_slots, 2);
+  RunHostFunctions();
+  EXPECT_EQ(g_slots, 0);
+  EXPECT_EQ(g_words, 0);
+}
+
+TEST(StandInTest, EveryOperationHasAKernelOfNcclsName) {
+  wire::OpRecord record{};
+  for (uint32_t op = 0; op < wire::kOpCount; ++op) {
+    for (uint32_t dtype = 0; dtype < ncclNumTypes; ++dtype) {
+      for (const uint32_t reduction : {0u, 1u, 2u, 3u, 4u, wire::kRedOpPreMulSum}) {
+        record.op = static_cast<wire::Op>(op);
+        record.dtype = dtype;
+        record.reduction = reduction;
+        ASSERT_NE(StandIn::KernelName(record), nullptr) << op << " " << dtype << " " << reduction;
+      }
+    }
+  }
+  record.op = wire::Op::kAllGather;
+  EXPECT_STREQ(StandIn::KernelName(record), "ncclDevKernel_AllGather_RING_LL");
+  EXPECT_EQ(StandIn::Channels(0), 1u);
+  EXPECT_EQ(StandIn::Channels(uint64_t{1} << 30), 24u);
 }
 
 TEST_F(LaunchTest, GroupThatDoesNotFitAPacketIsCut) {

@@ -1,17 +1,21 @@
 #include "src/interpose/nccl/recorder.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "src/interpose/core.h"
+#include "src/interpose/nccl/payload.h"
 
 namespace prism::interpose::nccl {
 namespace {
 
 struct Recorded {
   uint32_t id = 0, splits = 0;
+  int size = 0, rank = 0;
   uint64_t collectives = 0;
   std::map<int, uint64_t> sends, receives;
 };
@@ -24,12 +28,28 @@ State& GetState() {
   return *state;
 }
 
-/// The core of a process that records, else null.
-const CoreTable* Recording() {
-  const CoreTable* core = FindCore();
-  return core != nullptr && core->mode() == wire::Mode::kRecord && core->writer() != nullptr
-             ? core
-             : nullptr;
+/// A call whose node is still to be written.
+struct Pending {
+  trace::CallRecord call;
+  uint64_t sequence;
+  CUstream stream;
+};
+struct OpenGroup {
+  int depth = 0;
+  std::vector<Pending> calls;
+};
+OpenGroup& Group() {
+  // On the heap: thread-local storage of a preloaded library comes out of every thread's stack. One
+  // a thread that communicates, for good.
+  thread_local OpenGroup* group = nullptr;
+  if (group == nullptr) group = new OpenGroup;
+  return *group;
+}
+
+void Write(const CoreTable& core, Pending& pending, uint32_t group) {
+  pending.call.group = group;
+  core.trace_comm(core.stream_number(pending.stream), &pending.call, pending.sequence,
+                  trace::ValueSource::kExact);
 }
 
 uint32_t Hash(const void* data, size_t bytes, uint64_t seed) {
@@ -41,11 +61,11 @@ uint32_t Hash(const void* data, size_t bytes, uint64_t seed) {
   return folded == 0 ? 1 : folded;  // 0 is no communicator
 }
 
-void Describe(const CoreTable& core, const Recorded& comm, int size, int rank) {
+void Describe(const CoreTable& core, const Recorded& comm) {
   trace::CommRecord record{};
   record.comm = comm.id;
-  record.size = static_cast<uint32_t>(size);
-  record.rank = static_cast<uint32_t>(rank);
+  record.size = static_cast<uint32_t>(comm.size);
+  record.rank = static_cast<uint32_t>(comm.rank);
   // Who the members are in the job is known where the communicator is the job; else by matching the
   // ranks' traces.
   std::vector<uint32_t> ranks(record.size, UINT32_MAX);
@@ -59,19 +79,28 @@ void Describe(const CoreTable& core, const Recorded& comm, int size, int rank) {
 
 }  // namespace
 
+const CoreTable* Recorder::Core() {
+  const CoreTable* core = FindCore();
+  return core != nullptr && core->mode() == wire::Mode::kRecord && core->writer() != nullptr
+             ? core
+             : nullptr;
+}
+
 void Recorder::Created(ncclComm_t comm, const void* unique_id, size_t bytes, int size, int rank) {
-  const CoreTable* core = Recording();
+  const CoreTable* core = Core();
   if (core == nullptr) return;
   State& state = GetState();
   std::lock_guard lock(state.mutex);
   Recorded& recorded = state.comms[comm];
   recorded = {};
   recorded.id = Hash(unique_id, bytes, 0);
-  Describe(*core, recorded, size, rank);
+  recorded.size = size;
+  recorded.rank = rank;
+  Describe(*core, recorded);
 }
 
 void Recorder::Split(ncclComm_t parent, int color, ncclComm_t comm) {
-  const CoreTable* core = Recording();
+  const CoreTable* core = Core();
   if (core == nullptr) return;
   State& state = GetState();
   std::lock_guard lock(state.mutex);
@@ -85,7 +114,9 @@ void Recorder::Split(ncclComm_t parent, int color, ncclComm_t comm) {
   Recorded& recorded = state.comms[comm];
   recorded = {};
   recorded.id = Hash(key, sizeof key, 0);
-  Describe(*core, recorded, size, rank);
+  recorded.size = size;
+  recorded.rank = rank;
+  Describe(*core, recorded);
 }
 
 void Recorder::Destroyed(ncclComm_t comm) {
@@ -94,33 +125,69 @@ void Recorder::Destroyed(ncclComm_t comm) {
   state.comms.erase(comm);
 }
 
-void Recorder::Operation(ncclComm_t comm, uint32_t op, uint32_t dtype, int reduction, int peer,
-                         uint64_t count, uint64_t element_bytes, CUstream stream) {
-  const CoreTable* core = Recording();
+void Recorder::Operation(ncclComm_t comm, const Call& call) {
+  const CoreTable* core = Core();
   if (core == nullptr) return;
-  State& state = GetState();
-  std::lock_guard lock(state.mutex);
-  const auto found = state.comms.find(comm);
-  if (found == state.comms.end()) {
-    core->gap("operations of a communicator whose creation was not recorded");
-    return;
+  const bool point_to_point = call.op == wire::Op::kSend || call.op == wire::Op::kRecv;
+  if (call.count == 0 && !point_to_point) return;  // NCCL drops empty collectives
+  Pending pending{};
+  {
+    State& state = GetState();
+    std::lock_guard lock(state.mutex);
+    const auto found = state.comms.find(comm);
+    if (found == state.comms.end()) {
+      core->gap("operations of a communicator whose creation was not recorded");
+      return;
+    }
+    Recorded& recorded = found->second;
+    pending.call.comm = recorded.id;
+    pending.call.bytes = PayloadOf(call.op, call.count * ElementBytes(call.dtype), recorded.size,
+                                   call.peer == recorded.rank)
+                             .in;
+    pending.sequence = call.op == wire::Op::kSend   ? recorded.sends[call.peer]++
+                       : call.op == wire::Op::kRecv ? recorded.receives[call.peer]++
+                                                    : recorded.collectives++;
   }
-  Recorded& recorded = found->second;
-  trace::CallRecord call{};
-  call.comm = recorded.id;
-  call.op = op;
-  call.dtype = dtype;
-  call.reduction = reduction < 0 ? 0 : static_cast<uint32_t>(reduction);
-  call.peer = peer;
-  call.call_site = core->call_site_string(core->call_site());
-  call.count = count;
-  call.bytes = count * element_bytes;
-  call.group = 1;
-  const auto kind = static_cast<wire::Op>(op);
-  const uint64_t sequence = kind == wire::Op::kSend   ? recorded.sends[peer]++
-                            : kind == wire::Op::kRecv ? recorded.receives[peer]++
-                                                      : recorded.collectives++;
-  core->trace_comm(core->stream_number(stream), &call, sequence, trace::ValueSource::kExact);
+  pending.call.op = static_cast<uint32_t>(call.op);
+  pending.call.dtype = static_cast<uint32_t>(call.dtype);
+  pending.call.reduction = call.reduction < 0            ? 0
+                           : call.reduction < ncclNumOps ? static_cast<uint32_t>(call.reduction)
+                                                         : wire::kRedOpPreMulSum;
+  pending.call.peer = call.peer;
+  pending.call.call_site = core->call_site_string(core->call_site());
+  pending.call.count = call.count;
+  pending.stream = call.stream;
+  OpenGroup& group = Group();
+  if (group.depth > 0) {
+    group.calls.push_back(pending);
+  } else {
+    Write(*core, pending, 1);
+  }
+}
+
+void Recorder::GroupStart() {
+  if (Core() != nullptr) ++Group().depth;
+}
+
+void Recorder::GroupEnd(bool done) {
+  const CoreTable* core = Core();
+  if (core == nullptr) return;
+  OpenGroup& group = Group();
+  if (group.depth == 0 || --group.depth > 0) return;
+  std::vector<Pending> calls;
+  calls.swap(group.calls);
+  if (!done) return;
+  // As capture posts them: one unit a communicator, in the order of their first calls.
+  std::vector<std::pair<uint32_t, std::vector<Pending*>>> units;
+  for (Pending& call : calls) {
+    auto unit = std::find_if(units.begin(), units.end(),
+                             [&](const auto& u) { return u.first == call.call.comm; });
+    if (unit == units.end()) unit = units.insert(units.end(), {call.call.comm, {}});
+    unit->second.push_back(&call);
+  }
+  for (auto& [comm, members] : units) {
+    for (Pending* call : members) Write(*core, *call, static_cast<uint32_t>(members.size()));
+  }
 }
 
 }  // namespace prism::interpose::nccl

@@ -23,6 +23,7 @@
 #include "src/interpose/nccl/communicator.h"
 #include "src/interpose/nccl/driver_calls.h"
 #include "src/interpose/nccl/launch.h"
+#include "src/interpose/nccl/payload.h"
 #include "src/interpose/nccl/recorder.h"
 #include "src/interpose/report.h"
 
@@ -37,6 +38,13 @@ bool DriverCalls::Load(const CoreTable& core, const char** missing) {
   };
   *missing = nullptr;
   load(memcpy_async, "cuMemcpyAsync");
+  load(memset_async, "cuMemsetD8Async");
+  load(memset, "cuMemsetD8_v2");
+  load(mem_alloc, "cuMemAlloc_v2");
+  load(module_load_data, "cuModuleLoadData");
+  load(module_get_function, "cuModuleGetFunction");
+  load(launch_kernel, "cuLaunchKernel");
+  load(ctx_get_current, "cuCtxGetCurrent");
   load(memcpy_dtoh, "cuMemcpyDtoH_v2");
   load(launch_host_func, "cuLaunchHostFunc");
   load(stream_wait_value, "cuStreamWaitValue32_v2");
@@ -68,6 +76,22 @@ void OpenReal() {
   });
 }
 
+/// What NCCL itself asks of the driver is not the program's work: a trace has the communications.
+class NcclScope {
+ public:
+  NcclScope() : core_(Recorder::Core()) {
+    if (core_ != nullptr) core_->nccl_scope(1);
+  }
+  ~NcclScope() {
+    if (core_ != nullptr) core_->nccl_scope(-1);
+  }
+  NcclScope(const NcclScope&) = delete;
+  NcclScope& operator=(const NcclScope&) = delete;
+
+ private:
+  const CoreTable* const core_;
+};
+
 struct Route {
   uint32_t index;
   bool per_thread;
@@ -75,6 +99,7 @@ struct Route {
   ncclResult_t operator()(A... arguments) const {
     if (IsBypassed()) return ncclSystemError;
     OpenReal();
+    const NcclScope scope;
     return reinterpret_cast<ncclResult_t (*)(A...)>(prism_nccl_real[index])(arguments...);
   }
 };
@@ -105,29 +130,6 @@ const Emulation* Emulated() {
   return emulation;
 }
 
-uint64_t ElementBytes(ncclDataType_t type) {
-  switch (type) {
-    case ncclInt8:
-    case ncclUint8:
-    case ncclFloat8e4m3:
-    case ncclFloat8e5m2:
-      return 1;
-    case ncclFloat16:
-    case ncclBfloat16:
-      return 2;
-    case ncclInt32:
-    case ncclUint32:
-    case ncclFloat32:
-      return 4;
-    case ncclInt64:
-    case ncclUint64:
-    case ncclFloat64:
-      return 8;
-    default:
-      return 0;
-  }
-}
-
 // ---- Communications
 
 struct Call {
@@ -142,51 +144,6 @@ struct Call {
   ncclComm_t comm;
   cudaStream_t stream;
 };
-
-void SetBytes(Operation& operation, uint64_t bytes, int size, bool is_root) {
-  const uint64_t all = bytes * static_cast<uint64_t>(size);
-  wire::OpRecord& record = operation.record;
-  switch (record.op) {
-    case wire::Op::kAllReduce:
-      record.in_bytes = record.out_bytes = operation.payload_bytes = bytes;
-      break;
-    case wire::Op::kReduce:
-      record.in_bytes = operation.payload_bytes = bytes;
-      record.out_bytes = is_root ? bytes : 0;
-      break;
-    case wire::Op::kBroadcast:
-      record.in_bytes = is_root ? bytes : 0;
-      record.out_bytes = operation.payload_bytes = bytes;
-      break;
-    case wire::Op::kAllGather:
-      record.in_bytes = bytes;
-      record.out_bytes = operation.payload_bytes = all;
-      break;
-    case wire::Op::kReduceScatter:
-      record.in_bytes = operation.payload_bytes = all;
-      record.out_bytes = bytes;
-      break;
-    case wire::Op::kAllToAll:
-      record.in_bytes = record.out_bytes = operation.payload_bytes = all;
-      break;
-    case wire::Op::kGather:
-      record.in_bytes = bytes;
-      record.out_bytes = is_root ? all : 0;
-      operation.payload_bytes = all;
-      break;
-    case wire::Op::kScatter:
-      record.in_bytes = is_root ? all : 0;
-      record.out_bytes = bytes;
-      operation.payload_bytes = all;
-      break;
-    case wire::Op::kSend:
-      record.in_bytes = operation.payload_bytes = bytes;
-      break;
-    case wire::Op::kRecv:
-      record.out_bytes = operation.payload_bytes = bytes;
-      break;
-  }
-}
 
 bool IsInPlace(const Call& call, const Operation& operation) {
   const auto* send = static_cast<const char*>(call.send);
@@ -276,7 +233,11 @@ ncclResult_t Communicate(const Emulation& emulation, const Call& call) {
   }
   const bool point_to_point = call.op == wire::Op::kSend || call.op == wire::Op::kRecv;
   if (call.count == 0 && !point_to_point) return ncclSuccess;  // NCCL drops empty collectives
-  SetBytes(operation, call.count * element, comm->size(), call.peer == comm->rank());
+  const Payload payload =
+      PayloadOf(call.op, call.count * element, comm->size(), call.peer == comm->rank());
+  record.in_bytes = payload.in;
+  record.out_bytes = payload.out;
+  operation.payload_bytes = payload.largest;
   if (!point_to_point && IsInPlace(call, operation)) record.flags |= wire::kOpInPlace;
   if ((record.in_bytes > 0 && call.send == nullptr) ||
       (record.out_bytes > 0 && call.receive == nullptr)) {
@@ -289,15 +250,16 @@ ncclResult_t Communicate(const Emulation& emulation, const Call& call) {
   return group.Add(*emulation.core, emulation.driver, std::move(operation));
 }
 
+bool Began(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
+
 /// Emulates, or forwards by `real(arguments...)` and records.
 template <class... A>
 ncclResult_t Dispatch(Route real, const Call& call, A... arguments) {
   if (const Emulation* emulation = Emulated()) return Communicate(*emulation, call);
   const ncclResult_t result = real(arguments...);
-  if (result == ncclSuccess || result == ncclInProgress) {
-    Recorder::Operation(call.comm, static_cast<uint32_t>(call.op),
-                        static_cast<uint32_t>(call.dtype), call.reduction, call.peer, call.count,
-                        ElementBytes(call.dtype), reinterpret_cast<CUstream>(call.stream));
+  if (Began(result)) {
+    Recorder::Operation(call.comm, {call.op, call.dtype, call.reduction, call.peer, call.count,
+                                    reinterpret_cast<CUstream>(call.stream)});
   }
   return result;
 }
@@ -389,14 +351,21 @@ ncclResult_t Recv(Route real, void* receive, size_t count, ncclDataType_t type, 
 // ---- Groups
 
 ncclResult_t GroupStart(Route real) {
-  if (Emulated() == nullptr) return real();
+  if (Emulated() == nullptr) {
+    Recorder::GroupStart();
+    return real();
+  }
   Group::OfThread().Start();
   return ncclSuccess;
 }
 
 ncclResult_t GroupEnd(Route real) {
   const Emulation* emulation = Emulated();
-  if (emulation == nullptr) return real();
+  if (emulation == nullptr) {
+    const ncclResult_t result = real();
+    Recorder::GroupEnd(Began(result));
+    return result;
+  }
   return Group::OfThread().End(*emulation->core, emulation->driver);
 }
 
@@ -545,7 +514,7 @@ ncclResult_t Rendezvous(const Emulation& emulation, Communicator& comm, wire::He
 
 /// Runs a rendezvous: here, at the end of the group, or in the background for a non-blocking
 /// communicator.
-ncclResult_t Start(const Emulation& emulation, std::shared_ptr<Communicator> comm,
+ncclResult_t Start(const Emulation& emulation, const std::shared_ptr<Communicator>& comm,
                    std::vector<char> packet, const ncclConfig_t* config) {
   auto work = [&emulation, comm, packet = std::move(packet),
                settings = MemorySettings(config)]() mutable {
@@ -557,6 +526,17 @@ ncclResult_t Start(const Emulation& emulation, std::shared_ptr<Communicator> com
   }
   // Inside a group the whole group reports progress.
   return Group::OfThread().AddBlocking([] { return ncclInProgress; });
+}
+
+/// Kernels that stand for NCCL's are there before the first one runs.
+ncclResult_t PrepareStandIns(const Emulation& emulation, Communicator& comm) {
+  if ((emulation.core->welcome()->flags & wire::kStandInKernels) == 0) return ncclSuccess;
+  const CUresult result = StandIn::Get().Prepare(emulation.driver);
+  if (result == CUDA_SUCCESS) return ncclSuccess;
+  const char* name = nullptr;
+  emulation.driver.get_error_name(result, &name);
+  return Error(&comm, ncclUnhandledCudaError, "the stand-in kernels cannot be loaded: %s",
+               name == nullptr ? "unknown error" : name);
 }
 
 ncclResult_t InitRank(const Emulation& emulation, const char* function, ncclComm_t* handle,
@@ -589,6 +569,11 @@ ncclResult_t InitRank(const Emulation& emulation, const char* function, ncclComm
   std::vector<char> packet(sizeof create);
   memcpy(packet.data(), &create, sizeof create);
   *handle = Register(comm);
+  if (const ncclResult_t error = PrepareStandIns(emulation, *comm)) {
+    Unregister(*handle);
+    *handle = nullptr;
+    return group.Failed(error);
+  }
   const ncclResult_t result = Start(emulation, comm, std::move(packet), config);
   if (result != ncclSuccess && result != ncclInProgress) {
     Unregister(*handle);
@@ -604,7 +589,7 @@ ncclResult_t CommInitRankConfig(Route real, ncclComm_t* comm, int size, ncclUniq
                     CurrentDevice(*emulation));
   }
   const ncclResult_t result = real(comm, size, id, rank, config);
-  if (result == ncclSuccess) Recorder::Created(*comm, id.internal, sizeof id.internal, size, rank);
+  if (Began(result)) Recorder::Created(*comm, id.internal, sizeof id.internal, size, rank);
   return result;
 }
 
@@ -614,7 +599,7 @@ ncclResult_t CommInitRank(Route real, ncclComm_t* comm, int size, ncclUniqueId i
                     CurrentDevice(*emulation));
   }
   const ncclResult_t result = real(comm, size, id, rank);
-  if (result == ncclSuccess) Recorder::Created(*comm, id.internal, sizeof id.internal, size, rank);
+  if (Began(result)) Recorder::Created(*comm, id.internal, sizeof id.internal, size, rank);
   return result;
 }
 
@@ -1044,7 +1029,7 @@ const char* GetLastError(Route real, ncclComm_t handle) {
     const std::string own = comm->last_error();
     if (!own.empty()) text = own;
   }
-  return text.c_str();
+  return text.c_str();  // NOLINT(clang-analyzer-cplusplus.InnerPointer): of the thread's own copy
 }
 
 void ResetDebugInit(Route real) {

@@ -93,10 +93,10 @@ class Controller:
                 rank.connection.send(struct.pack("<IIQ1024s", REFUSE, 16 + 1024, 0, self.args.refuse.encode()))
                 return True
             device = self.args.device if self.args.device >= 0 else (local if local != 2**32 - 1 else 0)
-            trace = f"{self.args.trace}/rank-{rank.rank:05d}.prismtrace" if self.args.trace else ""
+            trace = f"{self.args.trace}/rank-{rank.rank:05d}.prt" if self.args.trace else ""
             mode = ["passthrough", "record", "capture", "emulate"].index(self.args.mode)
-            body = struct.pack("<IIIIQQQ64s512s", mode, self.args.devices, device, 0, self.args.memory, self.args.context,
-                               self.args.payload, self.args.name.encode(), trace.encode())
+            body = struct.pack("<IIIIQQQIIII64s512s", mode, self.args.devices, device, 0, self.args.memory, self.args.context,
+                               self.args.payload, 0, 0, 0, 0, self.args.name.encode(), trace.encode())
             rank.connection.send(struct.pack("<IIQ", WELCOME, 16 + len(body), 0) + body)
         elif kind == CREATE:
             unique = data[16:144]
@@ -107,8 +107,8 @@ class Controller:
             members = len(self.comms[parent]) - (excluded if flags & 2 else 0)
             self.join_split(("split", parent, index), members, color, key, parent_rank, rank, request)
         elif kind == OP_POST:
-            count, arrival, arrival_value, release, release_value, _ = struct.unpack_from("<IIIIII", data, 16)
-            ops = [OP.unpack_from(data, 40 + i * OP.size) for i in range(count)]
+            count, arrival, arrival_value, release, release_value = struct.unpack_from("<IIIII", data, 16)  # OpPost
+            ops = [OP.unpack_from(data, 48 + i * OP.size) for i in range(count)]
             rank.posts.append(dict(ops=ops, arrival=(arrival, arrival_value), release=(release, release_value), done=set()))
             for op in ops:
                 self.note(event="op", rank=rank.rank, op=NAMES[op[1]], comm=op[0], count=op[6], sequence=op[7], site=op[13])

@@ -13,9 +13,19 @@ int main(int argc, char** argv) {
                                                         {"pipeline", JobKind::kPipeline},
                                                         {"expert", JobKind::kExpertParallel},
                                                         {"single", JobKind::kSingle}};
+  if (argc == 5 && std::string(argv[2]) == "recorded") {
+    const RecordedJob job = {
+        .world = static_cast<uint32_t>(std::atoi(argv[3])),
+        .steps = static_cast<uint32_t>(std::atoi(argv[4])),
+        .host_ns = [](uint32_t, uint32_t) { return 100'000; },
+        .span_ns = [](uint32_t r, uint32_t) { return 8'000'000 + 1'000'000 * r; },
+        .transfer_ns = [](uint32_t) { return 500'000; }};
+    return WriteRecordedJob(argv[1], job).empty() ? 1 : 0;
+  }
   if (argc < 5 || kKinds.count(argv[2]) == 0) {
-    std::fprintf(stderr, "usage: %s DIR data|sharded|pipeline|expert|single WORLD STEPS [LAYERS]\n",
-                 argv[0]);
+    std::fprintf(
+        stderr, "usage: %s DIR data|sharded|pipeline|expert|single|recorded WORLD STEPS [LAYERS]\n",
+        argv[0]);
     return 1;
   }
   SyntheticJob job;

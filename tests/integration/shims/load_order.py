@@ -131,7 +131,7 @@ def main():
             seen.remove(("inert", None))  # the launcher itself asks for devices on a GPU machine
         proofs = {l["proof"] for l in lines if l["role"] == "rank"}
         met = sorted(json.loads(l)["rank"] for l in log.read_text().splitlines() if '"hello"' in l) if log.exists() else []
-        traces = sorted(p.name for p in place.glob("*.prismtrace"))
+        traces = sorted(p.name for p in place.glob("*.prt"))
         good = (result.returncode == 0 and seen == sorted(expected, key=str) and met == hellos and len(traces) == len(hellos)
                 and proofs <= {"intercepted"})
         if name == "stand-in first":

@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""Predicts training jobs of several GPUs from runs on one, and holds the predictions against the jobs themselves.
+
+    bench/emulate.py predict --out runs --network netprofile.json    # on a machine with one GPU
+    bench/emulate.py truth --out runs                                # on a machine with as many GPUs as ranks
+    bench/emulate.py evaluate --out runs --output FILE               # anywhere: compares, prints and writes the result
+
+`predict` captures each case on the GPU (all ranks on it), calibrates it, and emulates rank 0 with the others played as
+calibrated. The prediction is the median step that the emulated program itself prints, steps from the third on.
+predictions.json is written with its SHA-256 before `truth` runs anything; `truth` refuses to run without it and keeps
+the hash. The network profile of the machine may be used, nothing of the job on several GPUs.
+
+Every phase goes on where it stopped: what is there is not run again. Exit code: 0, 1 if a run failed, 3 if a bar was
+missed (iteration time: mean error 3 %, each 5 %; allocated memory of rank 0 equal to the byte).
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import statistics
+import sys
+from pathlib import Path
+
+from provenance import ROOT, provenance
+from record import gpus
+from torchrun import RANK_LINE, STEP_LINE, RunFailed, last_error, progress, run_to_end, torchrun
+
+SCHEMA = 1
+WARM_UP = 2  # steps that do not count
+GPT = ("train_gpt.py", "--preset", "1b", "--dtype", "bf16", "--seq", "2048", "--recompute")
+MOE = ("train_moe.py", "--preset", "small", "--hidden", "2048", "--heads", "32", "--key-value-heads", "8",
+       "--feed-forward", "2048", "--dtype", "bf16", "--seq", "2048")  # fmt: skip
+CASES = {
+    "ddp": (*GPT, "--parallel", "ddp", "--micro-batch", "4"),
+    "ddp-small": (*GPT, "--parallel", "ddp", "--micro-batch", "2", "--layers", "8"),
+    "fsdp2": (*GPT, "--parallel", "fsdp2", "--micro-batch", "4"),
+    "fsdp2-small": (*GPT, "--parallel", "fsdp2", "--micro-batch", "2", "--layers", "8"),
+    "tensor": (*GPT, "--parallel", "tp", "--micro-batch", "8"),
+    "tensor-small": (*GPT, "--parallel", "tp", "--micro-batch", "4", "--layers", "8"),
+    "expert": (*MOE, "--micro-batch", "8"),
+    "expert-small": (*MOE, "--micro-batch", "4"),
+}
+HELD_OUT = ("fsdp2-small", "tensor-small")  # never looked at while the method was made
+MEAN_BAR, MAXIMUM_BAR = 0.03, 0.05
+ABLATIONS = {  # further emulations of a case: (job that is played, flags)
+    "instant": ("captured", ("--peers", "instant")),
+    "stall": ("calibrated", ("--stand-in", "stall")),
+}
+
+
+class Runner:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+
+    def program(self, case: str) -> list[str]:
+        file, *flags = CASES[case]
+        return [str(ROOT / "examples" / file), *flags, *self.options.extra, "--steps", str(self.options.steps)]
+
+    def run(self, command: list, log: Path) -> str:
+        code, text, seconds = run_to_end(command, {}, self.options.timeout)
+        log.write_text(text)
+        progress(f"emulate: {log.parent.name}/{log.stem}: {seconds:.0f} s, code {code}")
+        if code != 0:
+            raise RunFailed(f"{log}: code {code}: {last_error(text)}")
+        return text
+
+    def verb(self, name: str, folder: Path, job: str, *arguments) -> str:
+        """Runs a verb of prism into `folder`/`job` unless that is complete; returns what it printed."""
+        log, state = folder / f"{job}.log", folder / job / "job.json"
+        if state.exists() and log.exists() and json.loads(state.read_text()).get("state") == "complete":
+            return log.read_text()
+        shutil.rmtree(folder / job, ignore_errors=True)
+        return self.run([self.options.prism, name, *arguments, "--job", folder / job], log)
+
+
+def figures(text: str) -> dict:
+    """What an example printed: the median of its steps, and rank 0's peaks."""
+    steps = [float(match[3]) for match in STEP_LINE.finditer(text)]
+    peaks = {int(match[1]): (int(match[3]), int(match[4])) for match in RANK_LINE.finditer(text)}
+    if len(steps) <= WARM_UP or 0 not in peaks:
+        raise RunFailed(f"{len(steps)} steps and peaks of ranks {sorted(peaks)} were printed")
+    return {"step_ms": statistics.median(steps[WARM_UP:]), "steps_ms": steps, "allocated": peaks[0][0], "reserved": peaks[0][1]}
+
+
+def predict(options: argparse.Namespace) -> int:
+    runner, failed, predictions = Runner(options), False, {}
+    network = ("--network", options.network) if options.network else ()
+    device = ("--device", options.device)
+    for case in options.cases:
+        folder = options.out / case
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [*torchrun(options.python, options.world), *runner.program(case)]
+        try:
+            runner.verb("capture", folder, "captured", *device, "--exact-payload", "1MiB", "--target", options.target, "--", *command)
+            runner.verb("calibrate", folder, "calibrated", folder / "captured", *device, *network)
+            text = runner.verb("emulate", folder, "emulated", folder / "calibrated", *device, *network)
+            predictions[case] = figures(text)
+            for name in options.ablations:
+                job, flags = ABLATIONS[name]
+                text = runner.verb("emulate", folder, name, folder / job, *device, *network, *flags)
+                predictions[case].setdefault("ablations", {})[name] = figures(text)["step_ms"]
+        except RunFailed as failure:
+            failed = True
+            progress(f"emulate: {case}: {failure}")
+    text = json.dumps({**provenance(), "gpus": gpus(), "world": options.world, "cases": predictions}, indent=1)
+    (options.out / "predictions.json").write_text(text)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    (options.out / "predictions.sha256").write_text(digest + "\n")
+    print(f"predictions.json sha256 {digest}")
+    return 1 if failed else 0
+
+
+def truth(options: argparse.Namespace) -> int:
+    runner, failed = Runner(options), False
+    written = (options.out / "predictions.json").read_bytes()
+    digest = hashlib.sha256(written).hexdigest()
+    if digest != (options.out / "predictions.sha256").read_text().strip():
+        sys.exit("predictions.json is not what was hashed: predict again")
+    for case in options.cases:
+        for repeat in range(options.repeats):
+            file = options.out / case / f"truth-{repeat}.json"
+            if file.exists():
+                continue
+            file.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                text = runner.run([*torchrun(options.python, options.world), *runner.program(case)], file.with_suffix(".log"))
+                file.write_text(json.dumps({"predictions_sha256": digest, **provenance(), "gpus": gpus(), **figures(text)}))
+            except RunFailed as failure:
+                failed = True
+                progress(f"emulate: {case}: {failure}")
+    return 1 if failed else 0
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    head = json.loads((options.out / "predictions.json").read_text())
+    digest = (options.out / "predictions.sha256").read_text().strip()
+    rows = []
+    for case, predicted in head.pop("cases").items():
+        runs = [json.loads(file.read_text()) for file in sorted((options.out / case).glob("truth-*.json"))]
+        runs = [run for run in runs if run["predictions_sha256"] == digest]
+        if not runs:
+            continue
+        medians = [run["step_ms"] for run in runs]
+        true_ms = statistics.median(medians)
+        row = {
+            "case": case, "held_out": case in HELD_OUT, "predicted_ms": predicted["step_ms"], "truth_ms": true_ms,
+            "truth_runs_ms": medians, "error": predicted["step_ms"] / true_ms - 1,
+            "allocated": [predicted["allocated"], runs[0]["allocated"]], "reserved": [predicted["reserved"], runs[0]["reserved"]],
+            "ablations": {name: ms / true_ms - 1 for name, ms in predicted.get("ablations", {}).items()},
+        }  # fmt: skip
+        rows.append(row)
+        shown = "  ".join(f"{name} {error:+.2%}" for name, error in row["ablations"].items())
+        print(f"{case:14} {row['predicted_ms']:9.3f} for {true_ms:9.3f} ms  {row['error']:+.2%}  "
+              f"allocated {'equal' if row['allocated'][0] == row['allocated'][1] else row['allocated']}  {shown}")  # fmt: skip
+    if not rows:
+        sys.exit("no case has both a prediction and a truth of it")
+    errors = [abs(row["error"]) for row in rows]
+    missed = [row["case"] for row in rows if abs(row["error"]) > MAXIMUM_BAR or row["allocated"][0] != row["allocated"][1]]
+    print(f"iteration time: mean {statistics.mean(errors):.2%}, maximum {max(errors):.2%}; beyond a bar: {', '.join(missed) or 'none'}")
+    result = {"schema": SCHEMA, "benchmark": "emulate", "predicted": head, "predictions_sha256": digest, **provenance(),
+              "mean_error": statistics.mean(errors), "maximum_error": max(errors), "cases": rows}  # fmt: skip
+    if options.output:
+        options.output.write_text(json.dumps(result, indent=1) + "\n")
+    return 3 if missed or statistics.mean(errors) > MEAN_BAR else 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    prediction, true, evaluation = (verbs.add_parser(name) for name in ("predict", "truth", "evaluate"))
+    for verb in (prediction, true, evaluation):
+        verb.add_argument("--out", type=Path, required=True, metavar="DIR")
+    for verb in (prediction, true):
+        verb.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+        verb.add_argument("--world", type=int, default=2)
+        verb.add_argument("--steps", type=int, default=22)
+        verb.add_argument("--python", type=Path, default=Path(sys.executable), metavar="FILE")
+        verb.add_argument("--timeout", type=float, default=180, metavar="S")
+        verb.add_argument("--extra", nargs="*", default=[], help="further flags of the examples, e.g. a smaller model")
+    prediction.add_argument("--prism", type=Path, default=ROOT / "build/ci/bin/prism", metavar="FILE")
+    prediction.add_argument("--device", choices=["cuda", "host"], default="cuda")
+    prediction.add_argument("--target", default="h200x8")
+    prediction.add_argument("--network", type=Path, metavar="FILE", help="profile of `prism netprofile`; formulas without")
+    prediction.add_argument("--ablations", nargs="*", choices=ABLATIONS, default=[])
+    true.add_argument("--repeats", type=int, default=2)
+    evaluation.add_argument("--output", type=Path, metavar="FILE")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = parse_arguments()
+    os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+    return {"predict": predict, "truth": truth, "evaluate": evaluate}[options.verb](options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+// Network table: durations of communications from a measured profile (network_profile.h).
+//
+// What it knows is a curve over sizes for each operation, type and group. A size between two
+// measured ones is on the straight line between them (in bytes and time, which is exact for a
+// latency and a bandwidth); below the smallest it takes as long as that; above the largest the last
+// two give the bandwidth. A group of another size gets the time of the nearest smaller and larger
+// measured ones, each times what the formulas (communication_cost.h) say of the ratio, weighted by
+// their distance. Times of isolated calls are taken where there are some. What was measured as
+// it is, is `measured`, all else `interpolated`. docs/design/0011-network-profile.md has the
+// reasons.
+//
+// Immutable; thread-safe.
+//
+//   const NetworkTable table(*ReadNetworkProfile("netprofile.json"));
+//   std::optional<CallTime> t = table.TimeOf(gpu, CommOp::kAllReduce, kBf16, 1 << 20, placement);
+#ifndef PRISM_ENGINE_NETWORK_TABLE_H_
+#define PRISM_ENGINE_NETWORK_TABLE_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "src/engine/communication_cost.h"
+#include "src/engine/engine.h"
+#include "src/engine/network_profile.h"
+
+namespace prism::engine {
+
+class NetworkTable {
+ public:
+  explicit NetworkTable(NetworkProfile profile);
+
+  const NetworkProfile& profile() const { return profile_; }
+  /// Whether some curve is of isolated calls; else all are of calls in a row.
+  bool isolated() const { return isolated_; }
+
+  /// Nothing where the profile has no entry that says something of it: none of the operation, or
+  /// only ones of a single node for a group of several, or the reverse. kSend and kRecv: a message
+  /// between two ranks. `gpu` is for the ratio of the formulas.
+  std::optional<CallTime> TimeOf(const Gpu& gpu, trace::CommOp op, uint32_t nccl_type,
+                                 uint64_t bytes, const Placement& at) const;
+
+ private:
+  struct Point {
+    double bytes, ns;
+  };
+  struct Curve {
+    Placement at;
+    std::vector<Point> points;  // ascending
+  };
+  struct Value {
+    double ns;
+    bool measured;  // as it is
+  };
+  static Value At(const Curve& curve, double bytes);
+  const std::vector<Curve>* CurvesOf(trace::CommOp op, uint32_t nccl_type, bool* same_type) const;
+
+  NetworkProfile profile_;
+  bool isolated_ = false;
+  /// By operation, and type of reductions (0 otherwise); ascending in ranks.
+  std::map<std::pair<trace::CommOp, uint32_t>, std::vector<Curve>> curves_;
+};
+
+}  // namespace prism::engine
+
+#endif  // PRISM_ENGINE_NETWORK_TABLE_H_

@@ -1,0 +1,374 @@
+#include "src/engine/network_table.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <random>
+#include <tuple>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "src/engine/cost_model.h"
+#include "src/graph/testing/synthetic.h"
+
+namespace prism::engine {
+namespace {
+
+using trace::CommOp;
+
+constexpr uint32_t kFp32 = 7, kFp16 = 6, kFp64 = 8, kBf16 = 9, kInt8 = 0;
+constexpr uint64_t kKiB = 1024, kMiB = 1 << 20, kGiB = 1 << 30;
+
+const Gpu& H200() {
+  static const Gpu* const gpu = new Gpu(ParseTarget("h200x8:4")->gpu);
+  return *gpu;
+}
+
+Placement OnNode(uint32_t ranks) { return {ranks, 1, ranks}; }
+
+NetworkEntry Entry(CommOp op, std::optional<uint32_t> type, Placement at, uint64_t bytes, double ns,
+                   bool isolated = true) {
+  return {op, type, at.ranks, at.nodes, bytes, isolated, ns, ns, ns, 1};
+}
+
+// A profile of one curve, at `factor`-spaced sizes.
+NetworkProfile Sampled(const std::function<double(double)>& ns_of_bytes, double factor = 4,
+                       Placement at = OnNode(2), CommOp op = CommOp::kAllGather) {
+  NetworkProfile profile;
+  for (double bytes = kKiB; bytes <= static_cast<double>(kGiB); bytes *= factor)
+    profile.entries.push_back(
+        Entry(op, std::nullopt, at, static_cast<uint64_t>(bytes), ns_of_bytes(bytes)));
+  return profile;
+}
+
+double Ns(const std::optional<CallTime>& time) {
+  EXPECT_TRUE(time.has_value());
+  return time.has_value() ? static_cast<double>(time->ns) : NAN;
+}
+
+TEST(NetworkTableTest, LatencyAndBandwidthAreExactEverywhereAboveTheLatency) {
+  const auto affine = [](double bytes) { return 12'000 + bytes / 300e9 * 1e9; };
+  const NetworkTable table(Sampled(affine));
+  for (double bytes = kKiB; bytes < 16.0 * kGiB; bytes *= 1.37) {
+    const auto time =
+        table.TimeOf(H200(), CommOp::kAllGather, kInt8, static_cast<uint64_t>(bytes), OnNode(2));
+    EXPECT_NEAR(Ns(time), affine(std::floor(bytes)), 1) << bytes;
+  }
+  // Below the smallest size: as long as that.
+  EXPECT_NEAR(Ns(table.TimeOf(H200(), CommOp::kAllGather, kInt8, 1, OnNode(2))), affine(kKiB), 1);
+}
+
+TEST(NetworkTableTest, MeasuredSizesAreMeasuredAndOthersInterpolated) {
+  const NetworkTable table(Sampled([](double bytes) { return 9'000 + bytes / 100; }));
+  const auto source = [&](uint64_t bytes) {
+    return table.TimeOf(H200(), CommOp::kAllGather, kInt8, bytes, OnNode(2))->source;
+  };
+  EXPECT_EQ(source(4 * kKiB), TimeSource::kMeasured);
+  EXPECT_EQ(source(4 * kKiB + 1), TimeSource::kInterpolated);
+  EXPECT_EQ(source(1), TimeSource::kInterpolated);
+  EXPECT_EQ(source(2 * kGiB), TimeSource::kInterpolated);
+}
+
+TEST(NetworkTableTest, LastTwoSizesGiveTheBandwidthBeyond) {
+  NetworkProfile profile;
+  profile.entries = {Entry(CommOp::kAllGather, std::nullopt, OnNode(2), 1000, 5000),
+                     Entry(CommOp::kAllGather, std::nullopt, OnNode(2), 2000, 6000),
+                     Entry(CommOp::kAllGather, std::nullopt, OnNode(2), 4000, 6400)};
+  const auto at = [&](uint64_t bytes) {
+    return Ns(NetworkTable(profile).TimeOf(H200(), CommOp::kAllGather, kInt8, bytes, OnNode(2)));
+  };
+  EXPECT_EQ(at(14'000), 6400 + 10'000 * 0.2);
+  profile.entries[2].median_ns = 5900;  // noise: in proportion to the bytes
+  EXPECT_EQ(at(8000), 2 * 5900);
+  profile.entries.resize(1);
+  EXPECT_EQ(at(3000), 3 * 5000);
+  EXPECT_EQ(at(10), 5000);
+}
+
+TEST(NetworkTableTest, OtherGroupsFollowTheFormulas) {
+  // A machine that is what the formulas say, but for a factor, is known from any one group.
+  const auto model = [](CommOp op, uint64_t bytes, Placement at) {
+    return static_cast<double>(CollectiveNs(H200(), op, bytes, at));
+  };
+  for (CommOp op :
+       {CommOp::kAllReduce, CommOp::kAllGather, CommOp::kBroadcast, CommOp::kAllToAll}) {
+    for (const double factor : {1.0, 1.7}) {
+      NetworkProfile profile;
+      const std::optional<uint32_t> type =
+          IsReduction(op) ? std::optional<uint32_t>(kBf16) : std::nullopt;
+      for (uint64_t bytes : {kKiB, 64 * kKiB, kMiB, 64 * kMiB})
+        profile.entries.push_back(
+            Entry(op, type, OnNode(2), bytes, factor * model(op, bytes, OnNode(2))));
+      const NetworkTable table(profile);
+      for (uint64_t bytes : {kKiB, 64 * kKiB, kMiB, 64 * kMiB}) {
+        const auto time = table.TimeOf(H200(), op, kBf16, bytes, OnNode(8));
+        EXPECT_NEAR(Ns(time) / (factor * model(op, bytes, OnNode(8))), 1, 1e-3);
+        EXPECT_EQ(time->source, TimeSource::kInterpolated);
+      }
+    }
+  }
+}
+
+TEST(NetworkTableTest, GroupBetweenTwoMeasuredOnesIsWeightedByItsDistance) {
+  const auto model = [](Placement at) {
+    return static_cast<double>(CollectiveNs(H200(), CommOp::kAllGather, kMiB, at));
+  };
+  // Measured: 1.2 times the formulas with 2 ranks, 1.8 times with 8; 4 lies halfway.
+  NetworkProfile profile;
+  profile.entries = {
+      Entry(CommOp::kAllGather, std::nullopt, OnNode(8), kMiB, 1.8 * model(OnNode(8))),
+      Entry(CommOp::kAllGather, std::nullopt, OnNode(2), kMiB, 1.2 * model(OnNode(2)))};
+  const NetworkTable table(profile);
+  const auto at = [&](uint32_t ranks) {
+    return Ns(table.TimeOf(H200(), CommOp::kAllGather, kInt8, kMiB, OnNode(ranks))) /
+           model(OnNode(ranks));
+  };
+  EXPECT_NEAR(at(4), std::sqrt(1.2 * 1.8), 1e-3);
+  EXPECT_NEAR(at(16), 1.8, 1e-3);
+  EXPECT_NEAR(at(8), 1.8, 1e-3);
+}
+
+TEST(NetworkTableTest, NodeAndNetworkAreDifferentThings) {
+  const Placement two_nodes{16, 2, 8}, four_nodes{32, 4, 8}, one_a_node{2, 2, 1};
+  NetworkProfile profile = Sampled([](double bytes) { return 1'000 + bytes; }, 4, OnNode(8));
+  EXPECT_EQ(NetworkTable(profile).TimeOf(H200(), CommOp::kAllGather, kInt8, kMiB, two_nodes),
+            std::nullopt);
+  profile.entries.push_back(Entry(CommOp::kAllGather, std::nullopt, two_nodes, kMiB, 7e6));
+  const NetworkTable table(profile);
+  EXPECT_EQ(Ns(table.TimeOf(H200(), CommOp::kAllGather, kInt8, kMiB, two_nodes)), 7e6);
+  EXPECT_EQ(Ns(table.TimeOf(H200(), CommOp::kAllGather, kInt8, kMiB, OnNode(8))), 1'000 + kMiB);
+  for (const Placement& at : {four_nodes, one_a_node}) {
+    const double ratio =
+        static_cast<double>(CollectiveNs(H200(), CommOp::kAllGather, kMiB, at)) /
+        static_cast<double>(CollectiveNs(H200(), CommOp::kAllGather, kMiB, two_nodes));
+    EXPECT_NEAR(Ns(table.TimeOf(H200(), CommOp::kAllGather, kInt8, kMiB, at)), 7e6 * ratio, 1);
+  }
+}
+
+TEST(NetworkTableTest, EqualRanksOnAnotherNumberOfNodesTakeTheNearest) {
+  const Placement wide{16, 16, 1}, narrow{16, 2, 8}, wanted{16, 4, 4};
+  NetworkProfile profile;
+  for (const auto& [at, ns] : {std::pair{wide, 9e6}, std::pair{narrow, 1e6}})
+    profile.entries.push_back(Entry(CommOp::kAllGather, std::nullopt, at, kMiB, ns));
+  const double ratio = static_cast<double>(CollectiveNs(H200(), CommOp::kAllGather, kMiB, wanted)) /
+                       static_cast<double>(CollectiveNs(H200(), CommOp::kAllGather, kMiB, narrow));
+  EXPECT_NEAR(Ns(NetworkTable(profile).TimeOf(H200(), CommOp::kAllGather, kInt8, kMiB, wanted)),
+              1e6 * ratio, 1);
+}
+
+TEST(NetworkTableTest, IsolatedTimesWinWhereThereAreSome) {
+  NetworkProfile profile;
+  profile.entries = {Entry(CommOp::kAllGather, std::nullopt, OnNode(2), kKiB, 5'000, false),
+                     Entry(CommOp::kAllGather, std::nullopt, OnNode(2), kMiB, 9'000, false),
+                     Entry(CommOp::kAllGather, std::nullopt, OnNode(2), kKiB, 12'000, true),
+                     Entry(CommOp::kSend, std::nullopt, OnNode(2), kKiB, 4'000, false)};
+  const NetworkTable table(profile);
+  EXPECT_TRUE(table.isolated());
+  EXPECT_EQ(Ns(table.TimeOf(H200(), CommOp::kAllGather, kInt8, kKiB, OnNode(2))), 12'000);
+  EXPECT_EQ(Ns(table.TimeOf(H200(), CommOp::kSend, kInt8, kKiB, OnNode(2))), 4'000);
+  EXPECT_EQ(Ns(table.TimeOf(H200(), CommOp::kRecv, kInt8, kKiB, OnNode(2))), 4'000);
+  profile.entries.erase(profile.entries.begin() + 2);
+  EXPECT_FALSE(NetworkTable(profile).isolated());
+}
+
+TEST(NetworkTableTest, ReductionsOfAnotherTypeTakeOneOfEqualSize) {
+  NetworkProfile profile;
+  profile.entries = {Entry(CommOp::kAllReduce, kFp32, OnNode(2), kKiB, 8'000),
+                     Entry(CommOp::kAllReduce, kBf16, OnNode(2), kKiB, 9'000)};
+  const NetworkTable table(profile);
+  const auto at = [&](uint32_t type) {
+    return *table.TimeOf(H200(), CommOp::kAllReduce, type, kKiB, OnNode(2));
+  };
+  EXPECT_EQ(at(kBf16).ns, 9'000);
+  EXPECT_EQ(at(kBf16).source, TimeSource::kMeasured);
+  EXPECT_EQ(at(kFp16).ns, 9'000);
+  EXPECT_EQ(at(kFp16).source, TimeSource::kInterpolated);
+  EXPECT_EQ(at(kFp64).source, TimeSource::kInterpolated);
+}
+
+TEST(NetworkTableTest, WhatIsNotMeasuredIsNotKnown) {
+  const NetworkTable table(Sampled([](double) { return 1'000; }));
+  EXPECT_EQ(table.TimeOf(H200(), CommOp::kBroadcast, kInt8, kKiB, OnNode(2)), std::nullopt);
+  EXPECT_EQ(table.TimeOf(H200(), CommOp::kSend, kInt8, kKiB, OnNode(2)), std::nullopt);
+  EXPECT_EQ(table.TimeOf(H200(), CommOp::kAllGather, kInt8, kKiB, OnNode(1)), std::nullopt);
+}
+
+class NetworkDurationsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "/network_table_test_XXXXXX";
+    directory_ = mkdtemp(pattern.data());
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  graph::Graph Job(graph::testing::JobKind kind, uint32_t world) {
+    EXPECT_EQ(graph::testing::WriteJob(directory_, {.kind = kind, .world = world}), 0);
+    absl::StatusOr<graph::Graph> graph = graph::LoadJob(directory_);
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    return *std::move(graph);
+  }
+  static Durations DurationsOf(const graph::Graph& graph, NetworkProfile profile,
+                               const Factors& factors = {}) {
+    return CostModel(*ParseTarget("h200x2:2"),
+                     std::make_shared<const NetworkTable>(std::move(profile)))
+        .DurationsOf(graph, factors);
+  }
+  // Calls `check` with each call of each rank, its bytes and what it was given.
+  static void ForEachCall(
+      const graph::Graph& graph, const Durations& durations,
+      const std::function<void(const graph::Rank&, uint32_t, uint64_t, CallTime)>& check) {
+    size_t count = 0;
+    for (size_t r = 0; r < graph.ranks.size(); ++r) {
+      const graph::Program& program = graph.program_of(graph.ranks[r]);
+      for (uint32_t call = 0; call < program.calls.size(); ++call, ++count) {
+        const graph::Call& c = program.calls[call];
+        check(graph.ranks[r], call, c.count * ElementBytes(c.dtype), durations.calls[r][call]);
+      }
+    }
+    EXPECT_GT(count, 0u);
+  }
+
+  std::string directory_;
+};
+
+NetworkProfile Curves(const std::vector<std::tuple<CommOp, Placement, double, double>>& lines) {
+  NetworkProfile profile;
+  for (const auto& [op, at, ns, ns_per_byte] : lines) {
+    const std::vector<std::optional<uint32_t>> types =
+        IsReduction(op) ? std::vector<std::optional<uint32_t>>{kFp32, kBf16}
+                        : std::vector<std::optional<uint32_t>>{std::nullopt};
+    for (const auto& type : types) {
+      for (uint64_t bytes : {uint64_t{64}, 256 * kMiB})
+        profile.entries.push_back(
+            Entry(op, type, at, bytes, ns + ns_per_byte * static_cast<double>(bytes)));
+    }
+  }
+  return profile;
+}
+
+TEST_F(NetworkDurationsTest, CollectivesTakeWhatWasMeasured) {
+  const graph::Graph graph = Job(graph::testing::JobKind::kDataParallel, 4);
+  // Four ranks lie on two nodes of two.
+  const NetworkProfile profile = Curves({{CommOp::kAllReduce, {4, 2, 2}, 30'000, 0.01}});
+  ForEachCall(graph, DurationsOf(graph, profile),
+              [](const graph::Rank&, uint32_t, uint64_t bytes, CallTime time) {
+                EXPECT_EQ(time.ns, std::llround(30'000 + 0.01 * static_cast<double>(bytes)));
+                EXPECT_EQ(time.source, TimeSource::kInterpolated);
+              });
+  // A factor on interpolated durations meets them, one on modelled ones does not.
+  Factors factors;
+  factors.by_source[static_cast<size_t>(TimeSource::kInterpolated)] = 2;
+  factors.by_source[static_cast<size_t>(TimeSource::kModelled)] = 7;
+  ForEachCall(graph, DurationsOf(graph, profile, factors),
+              [](const graph::Rank&, uint32_t, uint64_t bytes, CallTime time) {
+                EXPECT_NEAR(static_cast<double>(time.ns),
+                            2 * (30'000 + 0.01 * static_cast<double>(bytes)), 2);
+              });
+}
+
+TEST_F(NetworkDurationsTest, WithoutAnEntryTheFormulasHold) {
+  const graph::Graph graph = Job(graph::testing::JobKind::kDataParallel, 4);
+  const Durations formulas = CostModel(*ParseTarget("h200x2:2")).DurationsOf(graph);
+  const Durations durations =
+      DurationsOf(graph, Curves({{CommOp::kAllGather, {4, 2, 2}, 30'000, 0.01}}));
+  for (size_t r = 0; r < graph.ranks.size(); ++r) {
+    for (size_t call = 0; call < durations.calls[r].size(); ++call) {
+      EXPECT_EQ(durations.calls[r][call].ns, formulas.calls[r][call].ns);
+      EXPECT_EQ(durations.calls[r][call].source, TimeSource::kModelled);
+    }
+  }
+}
+
+TEST_F(NetworkDurationsTest, MessagesToEveryPeerAreAnAllToAll) {
+  const graph::Graph graph = Job(graph::testing::JobKind::kExpertParallel, 4);
+  NetworkProfile profile = Curves({{CommOp::kAllToAll, {4, 2, 2}, 40'000, 3},
+                                   {CommOp::kSend, {2, 1, 2}, 5'000, 1},
+                                   {CommOp::kSend, {2, 2, 1}, 9'000, 2}});
+  ForEachCall(graph, DurationsOf(graph, profile),
+              [](const graph::Rank& rank, uint32_t call, uint64_t bytes, CallTime time) {
+                ASSERT_NE(rank.channel[call], graph::kNone);
+                EXPECT_EQ(time.ns, 40'000 + 3 * static_cast<int64_t>(bytes));
+              });
+  // Without all-to-alls: of the two peers on the other node, whose messages share the way there.
+  std::erase_if(profile.entries, [](const NetworkEntry& e) { return e.op == CommOp::kAllToAll; });
+  ForEachCall(graph, DurationsOf(graph, profile),
+              [](const graph::Rank&, uint32_t, uint64_t bytes, CallTime time) {
+                EXPECT_EQ(time.ns, 9'000 + 2 * 2 * static_cast<int64_t>(bytes));
+              });
+}
+
+TEST_F(NetworkDurationsTest, MessagesOfAPipelineAreSends) {
+  const graph::Graph graph = Job(graph::testing::JobKind::kPipeline, 4);
+  const Target target = *ParseTarget("h200x2:2");
+  const NetworkProfile profile = Curves({{CommOp::kAllToAll, {4, 2, 2}, 40'000, 3},
+                                         {CommOp::kSend, {2, 1, 2}, 5'000, 1},
+                                         {CommOp::kSend, {2, 2, 1}, 9'000, 2}});
+  bool near = false, far = false;
+  ForEachCall(graph, DurationsOf(graph, profile),
+              [&](const graph::Rank& rank, uint32_t call, uint64_t bytes, CallTime time) {
+                ASSERT_NE(rank.channel[call], graph::kNone);
+                const bool other_node = target.node_of(static_cast<uint32_t>(rank.peer[call])) !=
+                                        target.node_of(rank.rank);
+                const auto size = static_cast<int64_t>(bytes);
+                EXPECT_EQ(time.ns, other_node ? 9'000 + 2 * size : 5'000 + size);
+                (other_node ? far : near) = true;
+              });
+  EXPECT_TRUE(near && far);
+}
+
+// Why sizes are interpolated as they are: each size left out in turn and told from the others, on
+// curves as NCCL has them (its formulas: the fastest of three protocols) with noise.
+TEST(NetworkTableTest, StraightLinesBeatLogarithmicOnesOnNcclsCurves) {
+  const auto logarithmic = [](double b0, double t0, double b1, double t1, double b) {
+    const double w = std::log(b / b0) / std::log(b1 / b0);
+    return std::exp((1 - w) * std::log(t0) + w * std::log(t1));
+  };
+  for (const double noise : {0.0, 0.02}) {
+    double straight_error = 0, logarithmic_error = 0;
+    int count = 0;
+    std::mt19937 random(7);
+    std::normal_distribution<double> normal(0, noise);
+    for (CommOp op : {CommOp::kAllReduce, CommOp::kAllGather, CommOp::kBroadcast}) {
+      for (const Placement& at : {OnNode(2), OnNode(8), Placement{16, 2, 8}}) {
+        std::vector<std::pair<double, double>> points;
+        std::vector<double> truth;
+        for (double bytes = kKiB; bytes <= static_cast<double>(kGiB); bytes *= 2) {
+          truth.push_back(
+              static_cast<double>(CollectiveNs(H200(), op, static_cast<uint64_t>(bytes), at)));
+          points.emplace_back(bytes, truth.back() * std::exp(normal(random)));
+        }
+        for (size_t i = 1; i + 1 < points.size(); ++i) {
+          NetworkProfile profile;
+          for (size_t k = 0; k < points.size(); ++k) {
+            if (k == i) continue;
+            profile.entries.push_back(
+                Entry(op, IsReduction(op) ? std::optional(kBf16) : std::nullopt, at,
+                      static_cast<uint64_t>(points[k].first), points[k].second));
+          }
+          const double told = Ns(NetworkTable(profile).TimeOf(
+              H200(), op, kBf16, static_cast<uint64_t>(points[i].first), at));
+          straight_error += std::abs(std::log(told / truth[i]));
+          const auto& [b0, t0] = points[i - 1];
+          const auto& [b1, t1] = points[i + 1];
+          logarithmic_error +=
+              std::abs(std::log(logarithmic(b0, t0, b1, t1, points[i].first) / truth[i]));
+          ++count;
+        }
+      }
+    }
+    RecordProperty("noise_" + std::to_string(noise),
+                   "straight " + std::to_string(straight_error / count) + ", logarithmic " +
+                       std::to_string(logarithmic_error / count));
+    std::printf("noise %.2f: mean error of straight lines %.2f %%, of logarithmic ones %.2f %%\n",
+                noise, 100 * straight_error / count, 100 * logarithmic_error / count);
+    EXPECT_LT(straight_error, logarithmic_error) << "noise " << noise;
+  }
+}
+
+}  // namespace
+}  // namespace prism::engine

@@ -1,0 +1,57 @@
+// Measured durations, made fit to be evaluated.
+//
+// AlignCommunications: what a rank measures of a communication runs from when it was ready to the
+// end, and so contains waiting for the others, which the engine finds again by itself. The transfer
+// is what the last one to come measured: the minimum over all that meet (collectives: the members,
+// by sequence; sends and receives: both ends). The calls of an ncclGroup have one interval, the
+// first one's; it is aligned with everything that meets any of its calls.
+//
+// Resample: one measurement is one step's. The median over some steps of what the same operation
+// took says what a step takes, and may be held against the steps that it was not taken from.
+//
+// Stateless; thread-safe for distinct graphs.
+//
+//   AlignCommunications(&graph);                       // BuildGraph() does it
+//   Resample(&graph, *DetectSteps(&graph), Samples::kOdd);
+#ifndef PRISM_GRAPH_MEASURED_H_
+#define PRISM_GRAPH_MEASURED_H_
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "src/graph/graph.h"
+#include "src/graph/step.h"
+
+namespace prism::graph {
+
+/// Replaces measured durations of communications by those of the transfers. To be done once.
+void AlignCommunications(Graph* graph);
+
+/// Training steps that medians are taken over, counted from 0; the first two are warm-up.
+/// kOwn: every step keeps its own. kOddSteps, kEvenSteps: no medians; every step is the nearest
+/// odd (even) one.
+enum class Samples { kOwn, kOdd, kEven, kAll, kOddSteps, kEvenSteps };
+std::string_view SamplesName(Samples samples);
+std::optional<Samples> SamplesOf(std::string_view name);
+
+struct Resampled {
+  size_t steps = 0;       // that samples were taken from
+  uint64_t replaced = 0;  // durations of operations in training steps
+  /// Of those, in steps that do not match the sampled ones in their sequence: they keep their own.
+  uint64_t kept = 0;
+};
+
+/// Replaces, in every training step, the measured duration of every stream operation and the time
+/// of every host segment by the median over the sampled steps, or by what the nearest of them has.
+/// Operations correspond by their place in the step and sequence; where a step has other operations
+/// in a sequence, that sequence keeps its own there. The medians of a sequence (of spans, of
+/// communications) are scaled so that they add up to the median of what a step took in all: parts
+/// are skewed, so the sum of their medians is less. FailedPrecondition: nothing is measured, or
+/// there are too few training steps.
+absl::StatusOr<Resampled> Resample(Graph* graph, const Steps& steps, Samples samples);
+
+}  // namespace prism::graph
+
+#endif  // PRISM_GRAPH_MEASURED_H_

@@ -1,0 +1,300 @@
+#include "src/interpose/driver/span_timer.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "src/interpose/driver/driver_clock.h"
+#include "src/interpose/driver/numbers.h"
+#include "src/interpose/driver/route.h"
+
+namespace prism::interpose::driver {
+namespace {
+
+constexpr auto kLookEvery = std::chrono::milliseconds(20);
+constexpr size_t kNodesAChunk = 1024;
+constexpr int64_t kNotMeasured = -1;
+
+struct TimedEvent {
+  CUevent event = nullptr;
+  CUcontext context = nullptr;
+};
+
+/// A node whose events are on its stream.
+struct Pending {
+  uint32_t stream;
+  uint64_t node;
+  TimedEvent start, end;
+};
+
+struct NcclInterval {
+  CUstream stream;
+  uint32_t number;
+  TimedEvent start, end;
+};
+thread_local std::vector<NcclInterval>* t_nccl = nullptr;  // not yet claimed by Communicated
+
+struct Stream {
+  CUstream handle = nullptr;
+  TimedEvent start;  // of the open span
+};
+
+/// Durations of a stream's nodes that are not in the file yet.
+struct Samples {
+  uint64_t first = 0;
+  std::vector<int64_t> ns;
+};
+
+struct State {
+  std::mutex mutex;  // taken under the writer's stream lock, so nothing that writes may hold it
+  std::unordered_map<uint32_t, Stream> streams;
+  std::map<CUcontext, std::vector<CUevent>> free;
+  std::deque<Pending> pending;  // of each stream in its order
+  std::condition_variable stop;
+  bool stopping = false, stopped = false;
+
+  std::unordered_map<uint32_t, Samples> samples;  // the timer thread's
+};
+State& GetState() {
+  static auto* state = new State;
+  return *state;
+}
+
+/// An event on the stream, now; none if the driver gives none. The lock is held.
+TimedEvent Put(State& state, CUstream stream) {
+  const DriverClock::Uncharged scope;
+  TimedEvent event;
+  if (PRISM_REAL(cuStreamGetCtx)(stream, &event.context) != CUDA_SUCCESS) return {};
+  std::vector<CUevent>& free = state.free[event.context];
+  if (!free.empty()) {
+    event.event = free.back();
+    free.pop_back();
+  } else if (PRISM_REAL(cuEventCreate)(&event.event, static_cast<unsigned>(CU_EVENT_DEFAULT)) !=
+             CUDA_SUCCESS) {
+    return {};
+  }
+  if (PRISM_REAL(cuEventRecord)(event.event, stream) != CUDA_SUCCESS) {
+    free.push_back(event.event);
+    return {};
+  }
+  return event;
+}
+
+void GiveBack(State& state, const TimedEvent& event) {
+  if (event.event != nullptr) state.free[event.context].push_back(event.event);
+}
+
+void SpanEnded(uint32_t number, uint64_t node) {
+  State& state = GetState();
+  std::lock_guard lock(state.mutex);
+  const auto found = state.streams.find(number);
+  if (found == state.streams.end() || found->second.start.event == nullptr) return;
+  Stream& stream = found->second;
+  const TimedEvent end = state.stopping ? TimedEvent{} : Put(state, stream.handle);
+  if (end.event == nullptr) {
+    GiveBack(state, stream.start);
+  } else {
+    state.pending.push_back({number, node, stream.start, end});
+  }
+  stream.start = {};
+}
+
+/// What has completed, oldest first; nothing of a stream behind what has not.
+std::vector<Pending> TakeComplete(State& state) {
+  std::deque<Pending> all;
+  {
+    std::lock_guard lock(state.mutex);
+    all.swap(state.pending);
+  }
+  std::vector<Pending> complete;
+  std::deque<Pending> left;
+  std::unordered_map<uint32_t, bool> blocked;
+  for (const Pending& node : all) {
+    bool& is_blocked = blocked[node.stream];
+    if (!is_blocked) {
+      is_blocked = PRISM_REAL(cuEventQuery)(node.end.event) == CUDA_ERROR_NOT_READY;
+    }
+    if (is_blocked) {
+      left.push_back(node);
+    } else {
+      complete.push_back(node);
+    }
+  }
+  std::lock_guard lock(state.mutex);
+  state.pending.insert(state.pending.begin(), left.begin(), left.end());
+  return complete;
+}
+
+void Write(trace::Writer* writer, uint32_t stream, Samples& samples) {
+  if (samples.ns.empty()) return;
+  writer->Timing(stream, samples.first, samples.ns.data(), samples.ns.size());
+  samples.first += samples.ns.size();
+  samples.ns.clear();
+}
+
+/// The writer refers timings to nodes that are in the file, so those are flushed first.
+void Measure(trace::Writer* writer, State& state, bool all) {
+  const std::vector<Pending> complete = TakeComplete(state);
+  for (const Pending& node : complete) {
+    float ms = 0;
+    const bool known =
+        PRISM_REAL(cuEventElapsedTime)(&ms, node.start.event, node.end.event) == CUDA_SUCCESS;
+    Samples& samples = state.samples[node.stream];
+    if (samples.ns.empty()) samples.first = node.node;
+    if (node.node < samples.first) continue;  // cannot happen: nodes complete in order
+    samples.ns.resize(node.node - samples.first, kNotMeasured);
+    samples.ns.push_back(known ? std::llround(double{ms} * 1e6) : kNotMeasured);
+  }
+  {
+    std::lock_guard lock(state.mutex);
+    for (const Pending& node : complete) {
+      GiveBack(state, node.start);
+      GiveBack(state, node.end);
+    }
+  }
+  bool flushed = false;
+  for (auto& [stream, samples] : state.samples) {
+    if (samples.ns.empty() || (!all && samples.ns.size() < kNodesAChunk)) continue;
+    if (!flushed) writer->Flush();
+    flushed = true;
+    Write(writer, stream, samples);
+  }
+}
+
+void* Run(void* argument) {
+  auto* writer = static_cast<trace::Writer*>(argument);
+  pthread_setname_np(pthread_self(), "prism-timer");
+  const DriverClock::Uncharged scope;
+  // Asking for an event of one stream must not disturb the capture of another.
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  PRISM_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+  State& state = GetState();
+  while (true) {
+    bool last;
+    {
+      std::unique_lock lock(state.mutex);
+      last = state.stop.wait_for(lock, kLookEvery, [&] { return state.stopping; });
+    }
+    Measure(writer, state, last);
+    if (!last) continue;
+    std::lock_guard lock(state.mutex);
+    state.stopped = true;
+    state.stop.notify_all();
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+SpanTimer& SpanTimer::Get() {
+  static auto* timer = new SpanTimer;
+  return *timer;
+}
+
+void SpanTimer::Start(trace::Writer* writer) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_t thread;
+  const bool started = pthread_create(&thread, nullptr, &Run, writer) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (!started) return;
+  pthread_detach(thread);
+  writer->OnSpanEnd(&SpanEnded);
+  writer->SetHostTimeSource(trace::TimeSource::kMeasured);
+  writer_.store(writer, std::memory_order_release);
+}
+
+void SpanTimer::Stop() {
+  if (writer_.exchange(nullptr, std::memory_order_acq_rel) == nullptr) return;
+  State& state = GetState();
+  std::unique_lock lock(state.mutex);
+  state.stopping = true;
+  state.stop.notify_all();
+  // The thread is gone where the process is being torn down without it.
+  state.stop.wait_for(lock, std::chrono::seconds(2), [&] { return state.stopped; });
+}
+
+void SpanTimer::BeforeLaunch(CUstream handle, bool per_thread) {
+  trace::Writer* writer = writer_.load(std::memory_order_acquire);
+  if (writer == nullptr || IsCapturing(handle, per_thread)) return;
+  const uint32_t number = StreamNumber(writer, handle, per_thread);
+  if (!writer->BeginsSpan(number)) return;
+  if (handle == nullptr) handle = per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+  State& state = GetState();
+  std::lock_guard lock(state.mutex);
+  Stream& stream = state.streams[number];
+  stream.handle = handle;
+  GiveBack(state, stream.start);  // of a launch that failed
+  stream.start = Put(state, handle);
+}
+
+void SpanTimer::BeforeNode(CUstream handle, bool per_thread) {
+  trace::Writer* writer = writer_.load(std::memory_order_acquire);
+  if (writer == nullptr || IsCapturing(handle, per_thread)) return;
+  writer->EndSpan(StreamNumber(writer, handle, per_thread));
+}
+
+void SpanTimer::BeforeNcclKernel(CUstream handle) {
+  trace::Writer* writer = writer_.load(std::memory_order_acquire);
+  if (writer == nullptr || IsCapturing(handle, false)) return;
+  if (t_nccl == nullptr) t_nccl = new std::vector<NcclInterval>;  // one a thread that communicates
+  for (const NcclInterval& interval : *t_nccl) {
+    if (interval.stream == handle) return;
+  }
+  const uint32_t number = StreamNumber(writer, handle, false);
+  writer->EndSpan(number);
+  State& state = GetState();
+  std::lock_guard lock(state.mutex);
+  const TimedEvent start = Put(state, handle);
+  if (start.event != nullptr) t_nccl->push_back({handle, number, start, {}});
+}
+
+void SpanTimer::AfterNcclKernel(CUstream handle) {
+  if (!active() || t_nccl == nullptr) return;
+  for (NcclInterval& interval : *t_nccl) {
+    if (interval.stream != handle) continue;
+    State& state = GetState();
+    std::lock_guard lock(state.mutex);
+    GiveBack(state, interval.end);
+    interval.end = Put(state, handle);
+  }
+}
+
+void SpanTimer::Communicated(uint32_t number) {
+  trace::Writer* writer = writer_.load(std::memory_order_acquire);
+  if (writer == nullptr || t_nccl == nullptr) return;
+  for (auto interval = t_nccl->begin(); interval != t_nccl->end(); ++interval) {
+    if (interval->number != number) continue;
+    const uint64_t node = writer->NextNode(number);
+    State& state = GetState();
+    std::lock_guard lock(state.mutex);
+    if (interval->end.event == nullptr) {
+      GiveBack(state, interval->start);
+    } else {
+      state.pending.push_back({number, node, interval->start, interval->end});
+    }
+    t_nccl->erase(interval);
+    return;
+  }
+}
+
+void SpanTimer::StreamDestroyed(uint32_t number) {
+  if (!active()) return;
+  State& state = GetState();
+  std::lock_guard lock(state.mutex);
+  const auto found = state.streams.find(number);
+  if (found == state.streams.end()) return;
+  GiveBack(state, found->second.start);
+  state.streams.erase(found);
+}
+
+}  // namespace prism::interpose::driver

@@ -1,0 +1,57 @@
+// SpanTimer: how long the GPU takes for the spans and communications of a rank that records.
+//
+// An event is put before and behind each of them, on their own stream; a thread of its own asks for
+// the time between when both are complete and writes it as timing of the node. A duration is thus
+// what the stream was occupied for: of a communication from this rank being ready to its end.
+// Inactive (every call returns at once) until Start.
+//
+//   SpanTimer& timer = SpanTimer::Get();
+//   timer.BeforeLaunch(stream, per_thread); real(...); writer->Launch(...);   // the span's end
+//   comes by itself: Writer::OnSpanEnd
+#ifndef PRISM_INTERPOSE_DRIVER_SPAN_TIMER_H_
+#define PRISM_INTERPOSE_DRIVER_SPAN_TIMER_H_
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "src/trace/writer.h"
+
+namespace prism::interpose::driver {
+
+class SpanTimer {
+ public:
+  static SpanTimer& Get();
+
+  bool active() const { return writer_.load(std::memory_order_acquire) != nullptr; }
+  /// Once, before the writer's first node.
+  void Start(trace::Writer* writer);
+  /// Writes what is known and stops: before the writer is closed.
+  void Stop();
+  /// In a forked child, which has no timer thread.
+  void Abandon() { writer_.store(nullptr, std::memory_order_release); }
+
+  /// Before work that extends or begins a span.
+  void BeforeLaunch(CUstream stream, bool per_thread);
+  /// Before anything else on the stream: ends the span in front of it.
+  void BeforeNode(CUstream stream, bool per_thread);
+
+  /// Around a kernel that NCCL launches. The time is the next communication's of this thread and
+  /// stream (Communicated); several kernels are one interval.
+  void BeforeNcclKernel(CUstream stream);
+  void AfterNcclKernel(CUstream stream);
+  /// The next node of stream number `stream` is the communication, or the first of a group.
+  void Communicated(uint32_t stream);
+
+  void StreamDestroyed(uint32_t stream);
+
+ private:
+  SpanTimer() = default;
+
+  std::atomic<trace::Writer*> writer_{nullptr};
+};
+
+}  // namespace prism::interpose::driver
+
+#endif  // PRISM_INTERPOSE_DRIVER_SPAN_TIMER_H_

@@ -1,0 +1,98 @@
+#include "src/interpose/nccl/mirror.h"
+
+#include <algorithm>
+
+namespace prism::interpose::nccl {
+
+void AddMirror(const Operation& operation, const std::vector<Operation*>& group,
+               std::vector<StandInSegment>* segments) {
+  const wire::OpRecord& record = operation.record;
+  const auto in = reinterpret_cast<uint64_t>(operation.input);
+  const auto out = reinterpret_cast<uint64_t>(operation.output);
+  const auto size = static_cast<uint32_t>(operation.comm->size());
+  if (record.out_bytes == 0) return;
+  switch (record.op) {
+    case wire::Op::kAllReduce:
+    case wire::Op::kReduce:
+    case wire::Op::kAllToAll:
+      return segments->push_back({in, out, record.out_bytes, 1, 0});
+    case wire::Op::kAllGather:
+    case wire::Op::kGather:
+      return segments->push_back({in, out, record.in_bytes, size, 0});
+    case wire::Op::kReduceScatter:
+    case wire::Op::kScatter:
+      if (record.in_bytes == 0) return;  // not the root: it keeps what it has
+      return segments->push_back(
+          {in + static_cast<uint64_t>(operation.comm->rank()) * record.out_bytes, out,
+           record.out_bytes, 1, 0});
+    case wire::Op::kBroadcast:
+      if (record.in_bytes == 0) return;
+      return segments->push_back({in, out, record.out_bytes, 1, 0});
+    case wire::Op::kSend:
+      return;
+    case wire::Op::kRecv:
+      break;
+  }
+  for (const Operation* other : group) {
+    if (other->record.op == wire::Op::kSend && other->comm == operation.comm &&
+        other->record.peer == record.peer && other->record.in_bytes >= record.out_bytes) {
+      return segments->push_back(
+          {reinterpret_cast<uint64_t>(other->input), out, record.out_bytes, 1, 0});
+    }
+  }
+  segments->push_back({0, out, record.out_bytes, 1, 0});
+}
+
+void AddTraffic(const Operation& operation, std::vector<StandInSegment>* segments) {
+  const wire::OpRecord& record = operation.record;
+  const auto in = reinterpret_cast<uint64_t>(operation.input);
+  const auto out = reinterpret_cast<uint64_t>(operation.output);
+  const auto n = static_cast<uint64_t>(operation.comm->size());
+  constexpr uint64_t kAligned = ~uint64_t{15};
+  switch (record.op) {
+    case wire::Op::kAllReduce: {
+      // 2 (n - 1) / n of the payload passes through; the mirror is one payload.
+      const uint64_t more = (record.in_bytes - 2 * record.in_bytes / n) & kAligned;
+      if (n > 2 && more != 0) segments->push_back({in, out, more, 1, 0});
+      return;
+    }
+    case wire::Op::kReduceScatter: {
+      const uint64_t others = (record.in_bytes - record.out_bytes) & kAligned;
+      if (others != 0) segments->push_back({in, 0, others, 1, 0});
+      return;
+    }
+    case wire::Op::kSend:
+      return segments->push_back({in, 0, record.in_bytes, 1, 0});
+    default:
+      return;
+  }
+}
+
+CUresult EnqueueSegments(const DriverCalls& driver, const std::vector<StandInSegment>& segments,
+                         CUstream stream) {
+  for (const StandInSegment& s : segments) {
+    if (s.to == 0 || s.bytes == 0) continue;
+    if (s.from == 0) {
+      if (const CUresult result = driver.memset_async(s.to, 0, s.bytes * s.repeats, stream)) {
+        return result;
+      }
+      continue;
+    }
+    if (s.to != s.from) {
+      if (const CUresult result = driver.memcpy_async(s.to, s.from, s.bytes, stream)) {
+        return result;
+      }
+    }
+    // Twice as many each time: a thousand members are ten copies.
+    for (uint64_t filled = 1; filled < s.repeats; filled *= 2) {
+      const uint64_t more = std::min<uint64_t>(filled, s.repeats - filled);
+      if (const CUresult result =
+              driver.memcpy_async(s.to + filled * s.bytes, s.to, more * s.bytes, stream)) {
+        return result;
+      }
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace prism::interpose::nccl

@@ -1,0 +1,31 @@
+// Mirror: what a rank receives in an emulated communication whose payload does not move.
+//
+// The others have no process, so they bring what this rank brings: a gather is its own part n
+// times, a reduction its own input (unscaled), an all-to-all and a group of messages what it sends
+// itself. A broadcast's receiver keeps what it has; a message that nothing corresponds to is zero.
+// All of it is finite if the rank's own data is.
+#ifndef PRISM_INTERPOSE_NCCL_MIRROR_H_
+#define PRISM_INTERPOSE_NCCL_MIRROR_H_
+
+#include <cuda.h>
+
+#include <vector>
+
+#include "src/interpose/nccl/driver_calls.h"
+#include "src/interpose/nccl/launch.h"
+#include "src/interpose/nccl/stand_in_arguments.h"
+
+namespace prism::interpose::nccl {
+
+/// Appends the copies that fill `operation`'s output; `group` are the calls it is one of.
+void AddMirror(const Operation& operation, const std::vector<Operation*>& group,
+               std::vector<StandInSegment>* segments);
+/// Appends what NCCL's rings read and write of local memory beyond that.
+void AddTraffic(const Operation& operation, std::vector<StandInSegment>* segments);
+/// Does on a stream what a stand-in kernel does with segments.
+CUresult EnqueueSegments(const DriverCalls& driver, const std::vector<StandInSegment>& segments,
+                         CUstream stream);
+
+}  // namespace prism::interpose::nccl
+
+#endif  // PRISM_INTERPOSE_NCCL_MIRROR_H_

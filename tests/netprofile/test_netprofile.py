@@ -1,0 +1,237 @@
+"""What netprofile measures of which groups, how it ends, what it refuses."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import time
+
+import pytest
+
+OPERATIONS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AlltoAll", "Send")
+REDUCTIONS = ("AllReduce", "ReduceScatter", "Reduce")
+FEW = ("--sizes", "1KiB:256KiB:16", "--iterations", 3, "--repeats", 3)
+LONG = ("--sizes", "1KiB:1MiB:2", "--iterations", 200, "--repeats", 10000)
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+def netprofile(prism, *flags, **kwargs):
+    return prism("netprofile", "--device", "host", *flags, **kwargs)
+
+
+def keys(profile):
+    return sorted(
+        (e["operation"], e.get("type", ""), e["ranks"], e["nodes"], e["bytes"], e["isolated"]) for e in profile["entries"]
+    )
+
+
+def expected_keys(groups, sizes, operations=OPERATIONS, types=("bf16", "fp32"), pairs=(1,)):
+    return sorted(
+        (operation, type_, ranks, nodes, size, isolated)
+        for operation in operations
+        for type_ in (types if operation in REDUCTIONS else ("",))
+        for ranks, nodes in ([(2, n) for n in pairs] if operation == "Send" else groups)
+        for size in sizes
+        for isolated in (False, True)
+    )
+
+
+def children(process):
+    return [int(pid) for pid in pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def wait_for(condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.02)
+
+
+def start_long_run(prism, tmp_path, ranks=3):
+    process = prism.start("netprofile", "--device", "host", "--ranks", ranks, *LONG, "--out", tmp_path / "net.json")
+    wait_for(lambda: len(children(process)) == ranks)
+    first = process.stderr.readline()  # of rank 0, when all have come together
+    assert "1 of 10: AllReduce bf16" in first, first
+    return process
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_every_operation_size_and_type_is_measured(prism, tmp_path, ranks):
+    out = tmp_path / "net.json"
+    result = netprofile(prism, "--ranks", ranks, *FEW, "--out", out, "--json")
+    assert result.code == 0, result.err
+    profile = json.loads(out.read_text())
+    assert json.loads(result.out) == profile
+    assert (profile["schema"], profile["schema_version"]) == ("prism.netprofile", 1)
+    assert keys(profile) == expected_keys([(ranks, 1)], [1 << 10, 1 << 14, 1 << 18])
+    for entry in profile["entries"]:
+        assert 0 < entry["p10_ns"] <= entry["median_ns"] <= entry["p90_ns"]
+        assert entry["n"] == 3
+    machine = profile["machine"]
+    assert (machine["gpu"], machine["device"], machine["ranks"]) == ("NVIDIA H200", "host", ranks)
+    assert machine["ranks_per_node"] == [ranks]
+
+
+def test_smaller_groups_and_a_table_for_people(prism):
+    flags = ("--ranks", 4, "--groups", "2,3,4", "--operations", "all_gather,reduce", "--types", "fp16", *FEW)
+    profile = json.loads(netprofile(prism, *flags, "--json").out)
+    sizes = [1 << 10, 1 << 14, 1 << 18]
+    assert keys(profile) == expected_keys([(4, 1), (2, 1), (3, 1)], sizes, ("AllGather", "Reduce"), ("fp16",))
+    table = netprofile(prism, *flags).out
+    for heading in ("NVIDIA H200, NCCL 2.28.9", "AllGather, 3 ranks on 1 node", "Reduce fp16, 2 ranks on 1 node", "256 KiB"):
+        assert heading in table
+
+
+def test_sizes_beyond_the_memory_are_left_out_and_said(prism):
+    result = netprofile(prism, "--ranks", 2, "--sizes", "1MiB:4GiB:64", "--operations", "alltoall", "--repeats", 2, "--iterations", 2,
+                        "--json", env={"HOSTCUDA_MEMORY": "2GiB"})
+    assert result.code == 0, result.err
+    profile = json.loads(result.out)
+    assert keys(profile) == expected_keys([(2, 1)], [1 << 20, 1 << 26], ("AlltoAll",))
+    assert profile["settings"]["left_out"][0].startswith("AlltoAll of 2 ranks from 4294967296 bytes")
+
+
+def test_ranks_of_another_launcher_find_each_other_on_two_nodes(prism, tmp_path):
+    with socket.socket() as taken:  # as torchrun has MASTER_PORT
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        processes = []
+        for rank in range(4):
+            environment = {"RANK": rank, "WORLD_SIZE": 4, "LOCAL_RANK": rank, "GROUP_RANK": rank // 2, "MASTER_ADDR": "localhost",
+                           "MASTER_PORT": taken.getsockname()[1], "HOSTCUDA_SESSION": tmp_path.name}
+            processes.append(prism.start("netprofile", "--device", "host", "--groups", "2,2x1", "--operations", "AllReduce,Send",
+                                         "--types", "bf16", *FEW, "--out", tmp_path / "net.json",
+                                         env={name: str(value) for name, value in environment.items()}))
+        results = [prism.finish(p, time.monotonic(), 60) for p in processes]
+    assert [r.code for r in results] == [0] * 4, results
+    assert [r.out != "" for r in results] == [True, False, False, False]
+    profile = json.loads((tmp_path / "net.json").read_text())
+    groups = [(4, 2), (2, 1), (2, 2)]
+    assert keys(profile) == expected_keys(groups, [1 << 10, 1 << 14, 1 << 18], ("AllReduce", "Send"), ("bf16",), pairs=(1, 2))
+    assert profile["machine"]["ranks_per_node"] == [2, 2]
+
+
+@pytest.mark.parametrize("flags, message, hint", [
+    (("--ranks", 9), "9 ranks on this machine need as many GPUs; it has 8", "--ranks 8"),
+    (("--ranks", 1), "--ranks 1 is out of range", "from 2"),
+    ((), "how many ranks?", "--ranks N"),
+    (("--ranks", 2, "--groups", "4"), "--groups 4: there are 2 ranks", "ranks that there are"),
+    (("--ranks", 2, "--groups", "2x1"), "--groups 2x1: there are 2 ranks on 1 node", "ranks that there are"),
+    (("--ranks", 2, "--sizes", "1MiB:1KiB:2"), "the largest size is below the smallest", "--sizes 1KiB:1GiB:2"),
+    (("--ranks", 2, "--operations", "AllReduse"), "'AllReduse' is not one of AllReduce", "did you mean 'AllReduce'"),
+    (("--ranks", 2, "--operations", "Gather"), "'Gather' is not one of AllReduce", "AllGather"),
+    (("--ranks", 2, "--types", "float"), "--types 'float' is not one of int8", ""),
+    (("--ranks", 2, "--iterations", 0), "--iterations 0 is out of range", "from 1 to 200"),
+    (("--ranks", 2, "--nccl", "/nowhere/libnccl.so.2"), "cannot open /nowhere/libnccl.so.2", "--nccl PATH"),
+    (("--ranks", 2, "--out", "/nowhere/net.json"), "/nowhere/net.json cannot be written", "folder that can be written"),
+])
+def test_what_is_wrong_is_said_with_the_remedy(prism, flags, message, hint):
+    result = netprofile(prism, *flags)
+    assert result.code == 1, result
+    assert message in result.err
+    assert hint in result.err
+    assert result.out == ""
+
+
+def test_launchers_variables_are_checked(prism):
+    base = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost"}
+    for name, value, message in [("WORLD_SIZE", "1", "WORLD_SIZE=1 is no number from 2"), ("RANK", "2", "RANK=2 is no number from 0 to 1"),
+                                 ("MASTER_ADDR", "", "MASTER_ADDR"), ("MASTER_PORT", "x", "MASTER_PORT=x")]:
+        result = netprofile(prism, env={**base, name: value})
+        assert result.code == 1 and message in result.err, (name, result.err)
+
+
+def test_earlier_file_is_not_replaced_unless_forced(prism, tmp_path):
+    out = tmp_path / "net.json"
+    out.write_text("mine")
+    flags = ("--ranks", 2, "--operations", "Send", *FEW, "--out", out)
+    result = netprofile(prism, *flags)
+    assert (result.code, out.read_text()) == (1, "mine")
+    assert "--force" in result.err
+    assert netprofile(prism, *flags, "--force").code == 0
+    assert json.loads(out.read_text())["schema"] == "prism.netprofile"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_ends_every_rank_and_leaves_no_file(prism, tmp_path, number):
+    process = start_long_run(prism, tmp_path)
+    ranks = children(process)
+    process.send_signal(number)
+    result = prism.finish(process, time.monotonic(), 30)
+    assert result.code == 128 + number
+    assert [pid for pid in ranks if os.path.exists(f"/proc/{pid}")] == []
+    assert not (tmp_path / "net.json").exists()
+
+
+def test_rank_that_is_killed_ends_the_others_and_is_named(prism, tmp_path):
+    process = start_long_run(prism, tmp_path)
+    ranks = children(process)
+    os.kill(ranks[1], signal.SIGKILL)
+    result = prism.finish(process, time.monotonic(), 30)
+    assert result.code != 0
+    assert "error: rank 1 was ended by Killed" in result.err
+    assert [pid for pid in ranks if os.path.exists(f"/proc/{pid}")] == []
+    assert not (tmp_path / "net.json").exists()
+
+
+def test_killed_netprofile_leaves_no_rank(prism, tmp_path):
+    process = start_long_run(prism, tmp_path)
+    ranks = children(process)
+    process.kill()
+    process.communicate(timeout=30)
+    wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in ranks))
+    netprofile(prism, "--ranks", 2, "--operations", "Send", *FEW)  # what it left is removed by the next one
+
+
+# hostnccl's links on the virtual clock (docs/design/0013-link-model.md), in one node: a base, the steps' latencies, and what the
+# busiest port sends over its bandwidth.
+BASE_NS, STEP_NS, BYTES_PER_NS = 20_000, 500, 350.0
+LINKS = {"schema": 1, "base_ns": BASE_NS, "port": {"latency_ns": STEP_NS, "bytes_per_s": BYTES_PER_NS * 1e9}, "protocols": [{}]}
+
+
+def ring_ns(operation, size, ranks):
+    steps = {"AllReduce": 2 * (ranks - 1), "AlltoAll": 1, "Gather": 1, "Scatter": 1, "Send": 1}
+    parts = {"AllReduce": 2 * (ranks - 1) / ranks, "AllGather": ranks - 1, "ReduceScatter": ranks - 1, "AlltoAll": ranks - 1}
+    return BASE_NS + STEP_NS * steps.get(operation, ranks - 1) + size * parts.get(operation, 1) / BYTES_PER_NS
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_is_measured_on_the_virtual_clock_is_the_closed_form(prism, tmp_path, ranks):
+    links = tmp_path / "links.json"
+    links.write_text(json.dumps(LINKS))
+    flags = ("--ranks", ranks, "--sizes", "1KiB:256MiB:64", "--iterations", 5, "--repeats", 3, "--json")
+    result = netprofile(prism, *flags, env={"HOSTCUDA_CLOCK": "virtual", "HOSTNCCL_TOPOLOGY": str(links)})
+    assert result.code == 0, result.err
+    entries = json.loads(result.out)["entries"]
+    assert len(entries) == 4 * 2 * (3 * 2 + 4)
+    for e in entries:
+        expected = ring_ns(e["operation"], e["bytes"], e["ranks"])
+        # An event's time is a float of milliseconds.
+        assert e["median_ns"] == pytest.approx(expected, rel=1e-6, abs=2), e
+        assert e["p90_ns"] - e["p10_ns"] <= 1 + 1e-6 * expected, e
+
+
+def test_nccl_tests_are_imported(prism, tmp_path):
+    def write(name, lines):
+        (tmp_path / name).write_text("\n".join([
+            "#  Rank  0 Group  0 Pid   1 on  a device  0 [0x0f] NVIDIA H200", "#  Rank  1 Group  0 Pid   2 on  a device  1 [0x1f] NVIDIA H200",
+            "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong", *lines]))
+        return tmp_path / name
+
+    gather = write("all_gather_perf.txt", ["  2048  256  float  none  -1  11.50  0.1  0.1  0  11.0  0.1  0.1  0"])
+    unnamed = write("results.txt", ["  2048  512  float   sum  -1  12.25  0.1  0.1  0  11.0  0.1  0.1  0"])
+    out = tmp_path / "net.json"
+    result = prism("netprofile", "--import", gather, "--out", out)
+    assert result.code == 0, result.err
+    assert "AllGather, 2 ranks on 1 node" in result.out and "11.50 us" in result.out
+    entry, = json.loads(out.read_text())["entries"]
+    assert (entry["operation"], entry["bytes"], entry["median_ns"], entry["isolated"]) == ("AllGather", 1024, 11500, False)
+
+    result = prism("netprofile", "--import", unnamed)
+    assert result.code == 1 and "line 4: it is not said which operation" in result.err and "--operation AllReduce" in result.err
+    result = prism("netprofile", "--import", unnamed, "--operation", "all_reduce", "--json")
+    assert json.loads(result.out)["entries"][0]["operation"] == "AllReduce"
+    result = prism("netprofile", "--import", tmp_path / "none.txt")
+    assert result.code == 1 and "there is no file" in result.err

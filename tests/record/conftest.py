@@ -1,0 +1,16 @@
+"""prism record as a user meets it, on hostcuda: every rank a process with hostnccl, started by the user's own torchrun.
+
+The fixtures are those of prism capture's tests.
+"""
+
+import importlib.util
+import pathlib
+import sys
+
+CAPTURE = pathlib.Path(__file__).resolve().parents[1] / "capture/conftest.py"
+specification = importlib.util.spec_from_file_location("capture_fixtures", CAPTURE)
+capture = importlib.util.module_from_spec(specification)
+sys.modules["capture_fixtures"] = capture
+specification.loader.exec_module(capture)
+
+prism, prism_path, nothing_left = capture.prism, capture.prism_path, capture.nothing_left
