@@ -21,6 +21,7 @@ Exit code: 0, 1 if a run failed, 3 if a bar was missed.
 import argparse
 import json
 import os
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -166,7 +167,7 @@ def parse_arguments() -> argparse.Namespace:
     runs.add_argument("--device", choices=["cuda", "host"], default="cuda")
     runs.add_argument("--python", type=Path, default=Path(sys.executable), metavar="FILE")
     runs.add_argument("--timeout", type=float, default=300, metavar="S")
-    runs.add_argument("--extra", nargs="*", default=[], help="further flags of the example, e.g. a smaller model")
+    runs.add_argument("--extra", type=shlex.split, default=[], metavar="FLAGS", help="further flags of the example, e.g. a smaller model")
     evaluation = verbs.add_parser("evaluate")
     evaluation.add_argument("--runs", type=Path, required=True, metavar="DIR")
     evaluation.add_argument("--output", type=Path, metavar="FILE")

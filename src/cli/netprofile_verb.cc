@@ -127,7 +127,9 @@ class NetprofileVerb final : public Verb {
            "--rdzv-endpoint node0:29400 \\\n"
            "    prism netprofile --groups 8,2x1 --out two-nodes.json\n"
            "  prism netprofile --import all_reduce_perf.txt alltoall_perf.txt --out net.json\n"
-           "  prism netprofile --device host --ranks 2 --sizes 1KiB:1MiB:4\n";
+           "  prism netprofile --device host --ranks 2 --sizes 1KiB:1MiB:4\n"
+           "  HOSTCUDA_CLOCK=virtual prism netprofile --device host --ranks 16 --nodes 2 --groups "
+           "8,2x1\n";
   }
   void AddOptions(CLI::App& app) override {
     app.add_option("--device", device_, "What communicates: cuda, or host (hostcuda and its NCCL)")
@@ -171,7 +173,8 @@ class NetprofileVerb final : public Verb {
                    "With --import: which operation it is, where neither text nor file name say so")
         ->type_name("NAME");
     app.add_option("--nodes", nodes_,
-                   "With --import and --ranks, where the text lists no ranks: on how many nodes")
+                   "With --ranks, on how many nodes: of --device host, which plays them; or with "
+                   "--import, where the text lists no ranks")
         ->capture_default_str()
         ->type_name("N");
     app.add_option("--out", out_, "File to write the profile to")->type_name("FILE");
@@ -228,6 +231,29 @@ class NetprofileVerb final : public Verb {
                            InRange("--iterations", iterations_, 1, kMaxIterations));
     PRISM_ASSIGN_OR_RETURN(plan.repeats, InRange("--repeats", repeats_, 1, kMaxRepeats));
     if (ranks_ != 0) PRISM_RETURN_IF_ERROR(InRange("--ranks", ranks_, 2, kMaxRanks).status());
+    return CheckNodes();
+  }
+
+  absl::Status CheckNodes() const {
+    if (nodes_ == 1) return absl::OkStatus();
+    if (ranks_ == 0) {
+      return WithHint(absl::InvalidArgumentError(fmt::format(
+                          "--nodes {}: nothing says how many ranks are to be on them", nodes_)),
+                      "give --ranks, too; ranks of torchrun or srun are told their node by it");
+    }
+    PRISM_RETURN_IF_ERROR(InRange("--nodes", nodes_, 1, static_cast<uint32_t>(ranks_)).status());
+    if (device_ != "host") {
+      return WithHint(absl::InvalidArgumentError(fmt::format(
+                          "--nodes {}: the GPUs of this machine are on one node", nodes_)),
+                      "start prism netprofile by torchrun --no-python on every node; --device host "
+                      "plays several");
+    }
+    if (ranks_ % nodes_ != 0) {
+      return WithHint(
+          absl::InvalidArgumentError(
+              fmt::format("--ranks {} is no multiple of --nodes {}", ranks_, nodes_)),
+          fmt::format("every node has as many ranks: --ranks {}", (ranks_ / nodes_ + 1) * nodes_));
+    }
     return absl::OkStatus();
   }
 
@@ -307,21 +333,28 @@ class NetprofileVerb final : public Verb {
 
   absl::StatusOr<LocalRanks> StartRanks(RankOptions* options) const {
     const auto world = static_cast<uint32_t>(ranks_);
+    const uint32_t per_node = world / static_cast<uint32_t>(nodes_);
     PRISM_ASSIGN_OR_RETURN(const std::unique_ptr<RuntimeFolder> runtime, RuntimeFolder::Make());
     if (device_ == "host") {
       setenv("HOSTCUDA_SESSION", runtime->session().c_str(), 1);
       setenv("HOSTCUDA_VALUES", "none", 0);
+      // Ranks of all nodes with one LOCAL_RANK share a device of hostcuda's, and so its memory.
+      if (nodes_ > 1) setenv("HOSTCUDA_MEMORY_LIMIT", "0", 1);
     }
     netprofile::Rendezvous& r = options->rendezvous;
     r.world = world;
     PRISM_ASSIGN_OR_RETURN(r.listener, netprofile::ListenOnLoopback(&r.port));
-    options->local_world = world;
+    options->local_world = per_node;
     auto ended = RunLocalRanks(world, [&](uint32_t rank) -> absl::StatusOr<std::string> {
-      options->local_rank = r.rank = rank;
-      // As another launcher would; hostcuda's clock goes by them.
-      setenv("RANK", std::to_string(rank).c_str(), 1);
-      setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
-      setenv("WORLD_SIZE", std::to_string(world).c_str(), 1);
+      r.rank = rank;
+      options->local_rank = rank % per_node;
+      // As another launcher would: hostcuda's clock and hostnccl's links go by them, and so does
+      // what netprofile itself takes for a node.
+      for (const auto& [name, value] :
+           {std::pair{"RANK", rank}, std::pair{"WORLD_SIZE", world},
+            std::pair{"LOCAL_RANK", rank % per_node}, std::pair{"LOCAL_WORLD_SIZE", per_node},
+            std::pair{"GROUP_RANK", rank / per_node}})
+        setenv(name, std::to_string(value).c_str(), 1);
       if (rank != 0) close(r.listener);
       PRISM_ASSIGN_OR_RETURN(const auto profile, netprofile::ProfileAsRank(*options));
       return profile.has_value() ? engine::SerializeNetworkProfile(*profile) : "";

@@ -621,8 +621,10 @@ void Evaluation::Visited(const Visit& visit) {
       channel != kNone ? channels_[channel]
                        : comms_[rank.comm[graph_.program_of(rank).calls[visit.call].participant]];
   const CallTime& call = durations_.calls[visit.rank][visit.call];
+  // Who waits for nobody is answered at once, with what the call takes on its stream.
+  if (!visit.waits) met_.push_back({visit.token, visit.ready_ns, visit.ready_ns + call.ns});
   Arrive(place, visit.sequence, kNone, 0, visit.ready_ns, visit.waits ? call.ns : 0, false,
-         visit.waits, visit.token);
+         visit.waits, visit.waits ? visit.token : kNoToken);
 }
 
 bool Evaluation::Done() const {

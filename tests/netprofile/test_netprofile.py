@@ -117,6 +117,12 @@ def test_ranks_of_another_launcher_find_each_other_on_two_nodes(prism, tmp_path)
     (("--ranks", 9), "9 ranks on this machine need as many GPUs; it has 8", "--ranks 8"),
     (("--ranks", 1), "--ranks 1 is out of range", "from 2"),
     ((), "how many ranks?", "--ranks N"),
+    (("--ranks", 4, "--nodes", 3), "--ranks 4 is no multiple of --nodes 3", "--ranks 6"),
+    (("--ranks", 4, "--nodes", 5), "--nodes 5 is out of range", "from 1 to 4"),
+    (("--ranks", 4, "--nodes", 0), "--nodes 0 is out of range", "from 1 to 4"),
+    (("--nodes", 2), "--nodes 2: nothing says how many ranks", "give --ranks, too"),
+    (("--ranks", 18, "--nodes", 2), "9 ranks on this machine need as many GPUs; it has 8", "--ranks"),
+    (("--ranks", 4, "--nodes", 2, "--groups", "2x4"), "--groups 2x4: there are 4 ranks on 2 nodes", "ranks that there are"),
     (("--ranks", 2, "--groups", "4"), "--groups 4: there are 2 ranks", "ranks that there are"),
     (("--ranks", 2, "--groups", "2x1"), "--groups 2x1: there are 2 ranks on 1 node", "ranks that there are"),
     (("--ranks", 2, "--sizes", "1MiB:1KiB:2"), "the largest size is below the smallest", "--sizes 1KiB:1GiB:2"),
@@ -133,6 +139,12 @@ def test_what_is_wrong_is_said_with_the_remedy(prism, flags, message, hint):
     assert message in result.err
     assert hint in result.err
     assert result.out == ""
+
+
+def test_several_nodes_of_gpus_are_refused(prism):
+    result = prism("netprofile", "--device", "cuda", "--ranks", 4, "--nodes", 2)
+    assert result.code == 1 and result.out == ""
+    assert "--nodes 2: the GPUs of this machine are on one node" in result.err and "torchrun" in result.err
 
 
 def test_launchers_variables_are_checked(prism):
@@ -211,6 +223,53 @@ def test_what_is_measured_on_the_virtual_clock_is_the_closed_form(prism, tmp_pat
         # An event's time is a float of milliseconds.
         assert e["median_ns"] == pytest.approx(expected, rel=1e-6, abs=2), e
         assert e["p90_ns"] - e["p10_ns"] <= 1 + 1e-6 * expected, e
+
+
+# Two nodes of two GPUs, each with a NIC, on one leaf switch. The NICs are the busiest links: a ring or tree for each NIC that a
+# group has in every node, with its part of the bytes.
+RAIL_NS, RAIL_BYTES_PER_NS = 3_000, 40.0
+TWO_NODES = LINKS | {"gpus_per_node": 2, "rail": {"latency_ns": RAIL_NS, "bytes_per_s": RAIL_BYTES_PER_NS * 1e9}}
+
+
+def two_nodes_ns(operation, size, per_node):
+    ranks = 2 * per_node
+    if operation == "Send":  # along one rail
+        latency, through_nic = RAIL_NS, 1
+    elif operation == "AlltoAll":  # by the receiver's NIC, to which a sender of another rail has a step
+        latency, through_nic = RAIL_NS + (STEP_NS if per_node > 1 else 0), per_node
+    elif operation == "AllReduce":  # by trees: half of the bytes up and half down on each, which a ring of two nodes does not beat
+        latency, through_nic = 2 * ((per_node - 1) * STEP_NS + RAIL_NS), 1 / per_node
+    else:
+        passed = ranks - 1 if operation in ("AllGather", "ReduceScatter") else 1
+        latency, through_nic = (ranks - 2) * STEP_NS + RAIL_NS, passed / per_node
+    return BASE_NS + latency + size * through_nic / RAIL_BYTES_PER_NS
+
+
+def test_nodes_are_played_and_have_the_times_of_their_links(prism, tmp_path):
+    links = tmp_path / "links.json"
+    links.write_text(json.dumps(TWO_NODES))
+    flags = ("--ranks", 4, "--nodes", 2, "--groups", "2,2x1", "--types", "fp32", "--sizes", "1KiB:64MiB:256", "--iterations", 3,
+             "--repeats", 2, "--json")
+    result = netprofile(prism, *flags, env={"HOSTCUDA_CLOCK": "virtual", "HOSTNCCL_TOPOLOGY": str(links)})
+    assert result.code == 0, result.err
+    profile = json.loads(result.out)
+    assert profile["machine"]["ranks_per_node"] == [2, 2]
+    sizes = [1 << 10, 1 << 18, 1 << 26]
+    assert keys(profile) == expected_keys([(4, 2), (2, 1), (2, 2)], sizes, types=("fp32",), pairs=(1, 2))
+    for e in profile["entries"]:
+        operation, size, ranks, nodes = e["operation"], e["bytes"], e["ranks"], e["nodes"]
+        expected = ring_ns(operation, size, ranks) if nodes == 1 else two_nodes_ns(operation, size, ranks // nodes)
+        assert e["median_ns"] == pytest.approx(expected, rel=1e-6, abs=2), e
+        assert e["p90_ns"] - e["p10_ns"] <= 1 + 1e-6 * expected, e
+
+
+def test_memory_of_a_gpu_is_each_nodes_own(prism):
+    # Two buffers of 2 GiB for each of four ranks do not fit 12 GiB together.
+    flags = ("--ranks", 4, "--nodes", 4, "--sizes", "2GiB:2GiB:2", "--operations", "AllReduce", "--types", "fp32", "--repeats", 1,
+             "--iterations", 1, "--json")
+    result = netprofile(prism, *flags, env={"HOSTCUDA_MEMORY": "12GiB"})
+    assert result.code == 0, result.err
+    assert keys(json.loads(result.out)) == expected_keys([(4, 4)], [1 << 31], ("AllReduce",), ("fp32",))
 
 
 def test_nccl_tests_are_imported(prism, tmp_path):

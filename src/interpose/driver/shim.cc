@@ -187,12 +187,9 @@ class RealVisibleDevices {
   RealVisibleDevices() {
     if ((Observed() & kObserveOrdinals) == 0) return;
     if (const char* theirs = getenv(kName)) theirs_ = strdup(theirs);
+    // One device is what the runtime will be shown; it refuses a driver that has more.
     const char* ours = getenv(wire::kEnvRealDevices);
-    if (ours != nullptr && ours[0] != 0) {
-      setenv(kName, ours, 1);
-    } else {
-      unsetenv(kName);
-    }
+    setenv(kName, ours != nullptr && ours[0] != 0 ? ours : "0", 1);
     changed_ = true;
   }
   ~RealVisibleDevices() {

@@ -19,6 +19,8 @@ struct DriverCalls {
   CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                             unsigned, CUstream, void**, void**);
   CUresult (*ctx_get_current)(CUcontext*);
+  CUresult (*ctx_set_current)(CUcontext);
+  CUresult (*primary_ctx_retain)(CUcontext*, CUdevice);
   CUresult (*memcpy_dtoh)(void*, CUdeviceptr, size_t);
   CUresult (*launch_host_func)(CUstream, CUhostFn, void*);
   CUresult (*stream_wait_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned);

@@ -163,7 +163,7 @@ void Trace(const CoreTable& core, const Plan& plan) {
 }
 
 /// Notes the unit with its communicator; true if its stream need not wait for it.
-bool BeginUnit(const Plan& plan) {
+bool BeginUnit(const CoreTable& core, const Plan& plan) {
   std::vector<std::pair<int, uint64_t>> sends;
   for (const Operation* operation : plan.operations) {
     if (operation->record.op != wire::Op::kSend) break;
@@ -171,8 +171,12 @@ bool BeginUnit(const Plan& plan) {
   }
   Communicator& comm = *plan.unit->comm;
   const bool sends_only = sends.size() == plan.operations.size();
-  // Streams that a group joins wait for each other; such groups are rare and simply stall.
-  if (sends_only && plan.streams.size() == 1 && comm.BeginEarly(plan.unit, sends)) return true;
+  // An emulated send that waits for nobody still takes its time on its stream: a stand-in's kernel
+  // does that, without one the stream stalls until the controller says so. Streams that a group
+  // joins wait for each other; such groups are rare and simply stall.
+  const bool timed = core.mode() == wire::Mode::kEmulate && !plan.stand_in;
+  if (sends_only && !timed && plan.streams.size() == 1 && comm.BeginEarly(plan.unit, sends))
+    return true;
   if (plan.stand_in && plan.unit->slots.empty()) {
     comm.BeginWatched(plan.unit);
   } else {
@@ -370,7 +374,7 @@ ncclResult_t Launch(const CoreTable& core, const DriverCalls& driver,
       for (; plan != plans.end(); ++plan) GiveBack(plan->unit);
       return Error(nullptr, ncclSystemError, "the controller is gone");
     }
-    plan->ends_early = BeginUnit(*plan);
+    plan->ends_early = BeginUnit(core, *plan);
     Trace(core, *plan);
   }
   // From here on an error leaves units posted and not enqueued: their communicators are broken, as

@@ -57,6 +57,8 @@ CUresult Capturing(CUstream, CUstreamCaptureStatus* status) {
   return CUDA_SUCCESS;
 }
 
+CUcontext g_context = reinterpret_cast<CUcontext>(1);  // the current one
+
 // What a stand-in kernel is launched with.
 std::vector<std::pair<std::string, StandInArguments>> g_kernels;
 CUresult LaunchKernel(CUfunction function, unsigned grid, unsigned, unsigned, unsigned, unsigned,
@@ -92,6 +94,14 @@ DriverCalls Driver() {
   };
   driver.launch_kernel = &LaunchKernel;
   driver.ctx_get_current = [](CUcontext* context) {
+    *context = g_context;
+    return CUDA_SUCCESS;
+  };
+  driver.ctx_set_current = [](CUcontext context) {
+    g_context = context;
+    return CUDA_SUCCESS;
+  };
+  driver.primary_ctx_retain = [](CUcontext* context, CUdevice) {
     *context = reinterpret_cast<CUcontext>(1);
     return CUDA_SUCCESS;
   };
@@ -368,6 +378,12 @@ TEST_F(LaunchTest, EmulatedPayloadThatDoesNotMoveIsFilledFromTheRanksOwn) {
   EXPECT_THAT(log_of({operation(wire::Op::kRecv, 0, 64)}), ElementsAre("A: zero 64"));
   EXPECT_THAT(log_of({operation(wire::Op::kSend, 64, 0), operation(wire::Op::kRecv, 0, 64)}),
               ElementsAre("A: copy 64"));
+}
+
+TEST_F(LaunchTest, StandInsBeginTheDeviceOfAProgramThatHasNotYet) {
+  g_context = nullptr;
+  EXPECT_EQ(StandIn::Get().Prepare(driver_), CUDA_SUCCESS);
+  EXPECT_EQ(g_context, reinterpret_cast<CUcontext>(1));
 }
 
 TEST_F(LaunchTest, StandInIsOneKernelThatIsGivenBackWhenItSaysSo) {

@@ -45,6 +45,8 @@ bool DriverCalls::Load(const CoreTable& core, const char** missing) {
   load(module_get_function, "cuModuleGetFunction");
   load(launch_kernel, "cuLaunchKernel");
   load(ctx_get_current, "cuCtxGetCurrent");
+  load(ctx_set_current, "cuCtxSetCurrent");
+  load(primary_ctx_retain, "cuDevicePrimaryCtxRetain");
   load(memcpy_dtoh, "cuMemcpyDtoH_v2");
   load(launch_host_func, "cuLaunchHostFunc");
   load(stream_wait_value, "cuStreamWaitValue32_v2");

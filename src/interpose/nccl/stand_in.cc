@@ -138,6 +138,11 @@ CUresult StandIn::Load(const DriverCalls& driver, CUcontext context, Context* ma
 CUresult StandIn::Prepare(const DriverCalls& driver) {
   CUcontext context = nullptr;
   if (const CUresult error = driver.ctx_get_current(&context)) return error;
+  if (context == nullptr) {
+    // A communicator may be what a program makes first; NCCL, too, begins the device then.
+    if (const CUresult error = driver.primary_ctx_retain(&context, 0)) return error;
+    if (const CUresult error = driver.ctx_set_current(context)) return error;
+  }
   const std::lock_guard lock(mutex_);
   if (contexts_.count(context) != 0) return CUDA_SUCCESS;
   Context made;

@@ -1,0 +1,397 @@
+#!/usr/bin/env python3
+"""Predicts drawn jobs on hostcuda's virtual clock from runs of single ranks, and holds the predictions against the jobs.
+
+    bench/host_accuracy.py predict --seed 1 --cases 6 --out runs
+    bench/host_accuracy.py truth --out runs
+    bench/host_accuracy.py evaluate --out runs --output FILE
+
+No GPU is involved, and no time is the machine's: kernels and host work take stated times, communications those of hostnccl's links.
+A seed draws configurations of examples/cpp/moe_trainer (parallel sizes, model, micro-batches, jitter, a straggler, imbalanced
+experts) and clusters (nodes, links). `predict` measures the links (prism netprofile, at most 16 ranks), captures the job,
+calibrates it, and predicts by `simulate` and by `emulate` of rank 0. `truth` runs all ranks. An iteration time is the mean of the
+iterations after the first two.
+
+predictions.json is written with its SHA-256 before `truth` runs anything; `truth` refuses to run without it and keeps the hash.
+Jitter is of hostcuda's table of times (HOSTCUDA_TIMES) and of the links, which have seeds of their own: the job has others than its
+prediction, but the same routing. Of the trainer's own `--jitter` that cannot be had: its seed is that of the routing, too.
+
+Every phase goes on where it stopped: what is there is not run again. Exit code: 0, 1 if a run failed, 3 if a bar was missed
+(error of `emulate` and of `simulate`: mean 0.3 %, each 1 %).
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import statistics
+import sys
+import uuid
+from pathlib import Path
+
+from provenance import ROOT, provenance
+from torchrun import RunFailed, last_error, progress, run_to_end, torchrun
+
+SCHEMA = 1
+WARM_UP = 2  # iterations that do not count
+MEAN_BAR, MAXIMUM_BAR = 0.003, 0.01
+PROFILED_RANKS = 16
+EVENT_NS = 1000  # what cudaEventRecord takes: a step lies between two of them, of which one is in simulate's period
+STEP_LINE = re.compile(r"^step \d+ +([\d.]+) ms", re.M)
+CLASSES = ("pipeline", "interleave", "nodes", "jitter", "straggler", "imbalance")
+BY = ("simulate", "emulate")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """`options` of the trainer, by name; `links` as hostnccl reads them, without jitter."""
+
+    name: str
+    world: int
+    nodes: int
+    options: dict[str, str]
+    links: dict
+    jitter: float  # standard deviation of the logarithm of a kernel's duration
+    link_jitter: float
+
+    @property
+    def per_node(self) -> int:
+        return self.world // self.nodes
+
+    def size(self, name: str) -> int:
+        return int(self.options.get(name, 1))
+
+    def classes(self) -> list[str]:
+        has = {
+            "pipeline": self.size("pp") > 1, "interleave": self.size("interleave") > 1, "nodes": self.nodes > 1,
+            "jitter": self.jitter > 0 or self.link_jitter > 0, "straggler": "straggler" in self.options,
+            "imbalance": "imbalance" in self.options,
+        }  # fmt: skip
+        return [name for name in CLASSES if has[name]]
+
+    def flags(self, steps: int) -> list[str]:
+        return ["--timed", "--steps", str(steps), *(word for name, value in self.options.items() for word in (f"--{name}", value))]
+
+    def groups(self) -> list[str]:
+        """Shapes of the job's communicators, as netprofile takes them: NODESxRANKS a node."""
+        pp, dp, tp, ep = (self.size(name) for name in ("pp", "dp", "tp", "ep"))
+        stage = dp * tp
+        members = [(first, tp, 1) for first in range(0, self.world, tp)]  # (first rank, ranks, distance): tensor
+        for start in range(0, self.world, stage):
+            members += [(start + t, dp, tp) for t in range(tp)]  # data
+            members += [(start + first, ep, 1) for first in range(0, stage, ep)]  # expert
+            members += [(start + e, stage // ep, ep) for e in range(ep)]  # expert data
+            members.append((start, stage, 1))
+        members.append((0, self.world, 1))
+        shapes = set()
+        for first, ranks, distance in members:
+            if ranks < 2:
+                continue
+            nodes = [rank // self.per_node for rank in range(first, first + ranks * distance, distance)]
+            each = {nodes.count(node) for node in nodes}
+            if len(each) == 1 and ranks <= PROFILED_RANKS:
+                shapes.add((len(set(nodes)), each.pop()))
+        return [f"{nodes}x{ranks}" for nodes, ranks in sorted(shapes)]
+
+
+def draw(seed: int, number: int, most_ranks: int, without: list[str]) -> Case:
+    """Everything is drawn whether it is then used or not, so that a case without a class is otherwise the same."""
+    chance = random.Random(f"host accuracy {seed} {number}")
+    world = chance.choice([2**i for i in range(2, most_ranks.bit_length())])
+    pp = chance.choice([1, 1, 2, 4])
+    tp = chance.choice([1, 2, 4])
+    interleave = chance.choice([1, 2])
+    ep_share = chance.choice([1, 2, 4])
+    layers, rounds = chance.choice([1, 2]), chance.choice([1, 2, 3])
+    hidden, heads = chance.choice([512, 1024, 2048]), 16
+    wide, experts_each, top_k = chance.choice([1, 2]), chance.choice([1, 2, 4]), chance.choice([1, 2])
+    sequence, vocabulary = chance.choice([512, 1024, 2048]), chance.choice([2048, 8192])
+    bucket_mib = chance.choice([4, 16, 64])
+    jitter, link_jitter = chance.choice([0, 0, 0.02, 0.05]), chance.choice([0, 0, 0.02])
+    straggler, factor = chance.random() < 0.25, chance.choice([1.1, 1.25, 1.5])
+    slow_rank = chance.randrange(world)
+    imbalance = chance.choice([0, 0, 0.2, 0.5])
+    nodes = chance.choice([1, 1, 2, 4])
+    base_ns = chance.choice([4000, 6000, 9000])
+    port = {"latency_ns": chance.choice([500, 700, 1000]), "bytes_per_s": chance.choice([1.5e11, 2.5e11, 3.7e11])}
+    rail = {"latency_ns": chance.choice([2000, 2500, 4000]), "bytes_per_s": chance.choice([2.4e10, 4.8e10, 9.6e10])}
+    shared_nic = chance.random() < 0.25
+    spine = {"nodes_per_leaf": chance.choice([1, 2, 32]), "latency_ns": chance.choice([500, 1500]), "oversubscription": chance.choice([1, 1, 2])}
+
+    if "pipeline" in without:
+        pp = 1
+    pp = min(pp, world // 2)
+    tp = min(tp, world // pp)
+    if pp == 1 or "interleave" in without:
+        interleave = 1
+    stage = world // pp
+    ep = max(stage // ep_share, 1)
+    if "nodes" in without:
+        nodes = 1
+    nodes = max(min(nodes, world // 2), world // 8)  # a node has 2 to 8 GPUs
+    per_node = world // nodes
+    options = {
+        "dp": stage // tp, "tp": tp, "pp": pp, "ep": ep, "interleave": interleave, "layers": pp * interleave * layers,
+        "micro-batches": pp * rounds, "hidden": hidden, "heads": heads, "expert-hidden": hidden * wide,
+        "experts": max(ep * experts_each, 2), "top-k": top_k, "sequence": sequence, "vocabulary": vocabulary,
+        "bucket-mib": bucket_mib, "seed": seed,
+    }  # fmt: skip
+    if straggler and "straggler" not in without:
+        options["straggler"] = f"{slow_rank}:{factor}"
+    if imbalance > 0 and "imbalance" not in without:
+        options["imbalance"] = imbalance
+    if "jitter" in without:
+        jitter = link_jitter = 0
+    rail["nics_per_node"] = max(per_node // 2, 1) if shared_nic else per_node
+    links = {"schema": 1, "gpus_per_node": per_node, "base_ns": base_ns, "port": port, "rail": rail, "spine": spine}
+    return Case(f"s{seed}-{number:02}", world, nodes, {name: str(value) for name, value in options.items()}, links, jitter, link_jitter)
+
+
+class Runner:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.prism = options.build / "bin/prism"
+        self.trainer = options.build / "examples/moe_trainer"
+        self.hostcuda = options.build / "hostcuda/bin/hostcuda"
+
+    def run(self, command: list, log: Path, environment: dict[str, str]) -> str:
+        # Runs of one session would share a clock.
+        session = {"HOSTCUDA_SESSION": f"accuracy-{uuid.uuid4().hex[:12]}", "HOSTCUDA_MEMORY_LIMIT": "0"}
+        code, text, seconds = run_to_end(command, session | environment, self.options.timeout)
+        log.write_text(text)
+        progress(f"host_accuracy: {log.parent.name}/{log.stem}: {seconds:.0f} s, code {code}")
+        if code is None:
+            raise RunFailed(f"{log}: no end after {self.options.timeout:.0f} s: {last_error(text)}")
+        if code != 0:
+            raise RunFailed(f"{log}: code {code}: {last_error(text)}")
+        return text
+
+    def verb(self, name: str, folder: Path, job: str, environment: dict[str, str], *arguments) -> str:
+        """Runs a verb of prism into `folder`/`job` unless that is complete; returns what it printed."""
+        log, state = folder / f"{job}.log", folder / job / "job.json"
+        if state.exists() and log.exists() and json.loads(state.read_text()).get("state") == "complete":
+            return log.read_text()
+        shutil.rmtree(folder / job, ignore_errors=True)
+        return self.run([self.prism, name, "--job", folder / job, *arguments], log, environment)
+
+
+def iteration(times_ns: list[float], steps: int, source: str) -> dict:
+    """Mean and standard error of what counts."""
+    if len(times_ns) != steps:
+        raise RunFailed(f"{source} tells of {len(times_ns)} iterations instead of {steps}")
+    counted = times_ns[WARM_UP:]
+    return {"mean_ns": statistics.mean(counted), "error_ns": statistics.stdev(counted) / len(counted) ** 0.5, "steps_ns": times_ns}
+
+
+def printed_steps(text: str) -> list[float]:
+    return [round(float(ms) * 1e6) for ms in STEP_LINE.findall(text)]
+
+
+def write_tables(case: Case, folder: Path, purpose: str, jitter_seed: int) -> tuple[Path, Path]:
+    """Links and times, with the jitter that `purpose` has."""
+    links, times = folder / f"links-{purpose}.json", folder / f"times-{purpose}.json"
+    links.write_text(json.dumps(case.links | {"jitter": {"sigma": case.link_jitter, "seed": jitter_seed}}, indent=1))
+    times.write_text(json.dumps({"schema": 1, "jitter": {"sigma": case.jitter, "seed": jitter_seed}}))
+    return links, times
+
+
+def jitter_seed(case: Case, purpose: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{case.name} {purpose}".encode()).digest()[:4], "little")
+
+
+def predict_case(runner: Runner, case: Case, steps: int) -> dict:
+    options, folder = runner.options, runner.options.out / case.name
+    folder.mkdir(parents=True, exist_ok=True)
+    links, times = write_tables(case, folder, "prediction", jitter_seed(case, "prediction"))
+    clock = {"HOSTCUDA_CLOCK": "virtual", "HOSTNCCL_TOPOLOGY": str(links), "HOSTCUDA_TIMES": str(times)}
+    network = folder / "netprofile.json"
+    if not network.exists():
+        nodes = min(case.nodes, max(PROFILED_RANKS // case.per_node, 1))
+        repeats = 15 if case.link_jitter > 0 else 1
+        runner.run(
+            [runner.prism, "netprofile", "--device", "host", "--ranks", nodes * case.per_node, "--nodes", nodes, "--groups",
+             ",".join(group for group in case.groups() if int(group.partition("x")[0]) <= nodes), "--types", "bf16,fp32",
+             "--operations", "AllReduce,AllGather,ReduceScatter,AlltoAll,Send", "--sizes", options.sizes, "--repeats", repeats,
+             "--iterations", 1, "--out", network],
+            folder / "netprofile.log", clock)  # fmt: skip
+    launch = torchrun(options.python, case.per_node)
+    command = [*launch, f"--nnodes={case.nodes}", "--no-python", runner.trainer, *case.flags(steps)]
+    target = f"h200x{case.per_node}:{case.nodes}"
+    runner.verb("capture", folder, "captured", {}, "--target", target, "--", *command)
+    runner.verb("calibrate", folder, "calibrated", clock, folder / "captured", "--clock", "virtual", "--network", network)
+    result = {}
+    text = runner.run([runner.prism, "simulate", folder / "calibrated", "--network", network, "--json", "--timeline", "none"],
+                      folder / "simulated.log", {})  # fmt: skip
+    answer, _ = json.JSONDecoder().raw_decode(text, max(text.find("{"), 0))
+    periods = [step["ns"] - EVENT_NS for step in answer["steps"]]
+    result["simulate"] = iteration(periods, steps, "simulate")
+    text = runner.verb("emulate", folder, "emulated", clock, folder / "calibrated", "--clock", "virtual", "--network", network, "--rank", 0)
+    result["emulate"] = iteration(printed_steps(text), steps, "emulate")
+    return result
+
+
+def predict(options: argparse.Namespace) -> int:
+    runner, failed = Runner(options), False
+    cases = [draw(options.seed, number, options.ranks, options.without) for number in range(options.cases)]
+    options.out.mkdir(parents=True, exist_ok=True)
+    drawn = json.dumps({"seed": options.seed, "steps": options.steps, "cases": [dataclasses.asdict(case) for case in cases]}, indent=1)
+    file = options.out / "drawn.json"
+    if file.exists() and file.read_text() != drawn:
+        sys.exit(f"{options.out} holds other cases: give another --out, or the options with which it was made")
+    file.write_text(drawn)
+    predictions = []
+    for case in cases:
+        row = dataclasses.asdict(case) | {"classes": case.classes()}
+        try:
+            row |= predict_case(runner, case, options.steps)
+        except RunFailed as failure:
+            failed = True
+            row["failure"] = str(failure)
+            progress(f"host_accuracy: {case.name}: {failure}")
+        predictions.append(row)
+    text = json.dumps({**provenance(), "seed": options.seed, "ranks": options.ranks, "without": options.without,
+                       "steps": options.steps, "cases": predictions}, indent=1)  # fmt: skip
+    (options.out / "predictions.json").write_text(text)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    (options.out / "predictions.sha256").write_text(digest + "\n")
+    print(f"predictions.json sha256 {digest}")
+    return 1 if failed else 0
+
+
+def read_predictions(folder: Path) -> tuple[dict, str]:
+    """The predictions and their hash; refuses such as are not those that were hashed."""
+    if not (folder / "predictions.sha256").exists():
+        sys.exit(f"{folder} holds no predictions: predict first")
+    written = (folder / "predictions.json").read_bytes()
+    digest = hashlib.sha256(written).hexdigest()
+    if digest != (folder / "predictions.sha256").read_text().strip():
+        sys.exit("predictions.json is not what was hashed: predict again")
+    return json.loads(written), digest
+
+
+def case_of(row: dict) -> Case:
+    return Case(**{field.name: row[field.name] for field in dataclasses.fields(Case)})
+
+
+def truth_of(folder: Path, digest: str, steps: int | None = None) -> dict | None:
+    """What `truth` found for these predictions; None where there is nothing, or it is of fewer steps."""
+    file = folder / "truth.json"
+    found = json.loads(file.read_text()) if file.exists() else None
+    if found is None or found["predictions_sha256"] != digest or (steps is not None and found["steps"] != steps):
+        return None
+    return found
+
+
+def truth(options: argparse.Namespace) -> int:
+    runner, failed = Runner(options), False
+    predictions, digest = read_predictions(options.out)
+    for row in predictions["cases"]:
+        case, folder = case_of(row), options.out / row["name"]
+        found = truth_of(folder, digest, options.steps)
+        if found is not None and "failure" not in found:
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        links, times = write_tables(case, folder, "truth", jitter_seed(case, "truth"))
+        result = {"predictions_sha256": digest, "steps": options.steps, **provenance()}
+        try:
+            text = runner.run([runner.hostcuda, "run", "--clock", "virtual", "--links", links, "--times", times, "--", runner.trainer,
+                               "--launch", case.world, "--gpus-per-node", case.per_node, *case.flags(options.steps)],
+                              folder / "truth.log", {})  # fmt: skip
+            result |= iteration(printed_steps(text), options.steps, "the job")
+        except RunFailed as failure:
+            failed = True
+            result["failure"] = str(failure)
+            progress(f"host_accuracy: {case.name}: {failure}")
+        (folder / "truth.json").write_text(json.dumps(result, indent=1))
+    return 1 if failed else 0
+
+
+def describe(row: dict) -> str:
+    """A case in a line: what its options are, and its cluster."""
+    o, links = row["options"], row["links"]
+    words = [f"dp{o['dp']} tp{o['tp']} pp{o['pp']}" + (f"x{o['interleave']}" if o["interleave"] != "1" else "") + f" ep{o['ep']}",
+             f"{o['layers']} layers of {o['hidden']}, {o['micro-batches']} x {o['sequence']} tokens",
+             f"{row['nodes']} x {row['world'] // row['nodes']} GPUs, {links['port']['bytes_per_s'] / 1e9:.0f} GB/s"]  # fmt: skip
+    if row["nodes"] > 1:
+        words.append(f"{links['rail']['nics_per_node']} x {links['rail']['bytes_per_s'] / 1e9:.0f} GB/s a node")
+    words += [f"{name} {o[name]}" for name in ("straggler", "imbalance") if name in o]
+    words += [f"{name.replace('_', ' ')} {row[name]}" for name in ("jitter", "link_jitter") if row[name]]
+    return ", ".join(words)
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    predictions, digest = read_predictions(options.out)
+    rows, failures = [], []
+    for predicted in predictions.pop("cases"):
+        true = truth_of(options.out / predicted["name"], digest)
+        row = {name: predicted[name] for name in ("name", "world", "nodes", "options", "links", "jitter", "link_jitter", "classes")}
+        print(f"{row['name']}  {describe(predicted)}")
+        why = predicted.get("failure") or ("there is no truth" if true is None else true.get("failure"))
+        if why:
+            failures.append(row | {"failure": why})
+            print(f"    failed: {why}")
+            continue
+        row |= {"truth_ns": true["mean_ns"], "truth_error_ns": true["error_ns"], "truth_steps": true["steps"]}
+        for by in BY:
+            row[f"{by}_ns"], row[f"{by}_error"] = predicted[by]["mean_ns"], predicted[by]["mean_ns"] / true["mean_ns"] - 1
+        # Without jitter an iteration is the same in both, and comparing one by one leaves the draws of the routing out.
+        both = min(len(true["steps_ns"]), len(predicted["emulate"]["steps_ns"]))
+        row["same_iterations"] = {
+            by: statistics.mean(predicted[by]["steps_ns"][WARM_UP:both]) / statistics.mean(true["steps_ns"][WARM_UP:both]) - 1 for by in BY
+        }
+        rows.append(row)
+        shown = "  ".join(f"{by} {row[f'{by}_ns'] / 1e6:.6f} ({row[f'{by}_error']:+.3%}, same iterations {row['same_iterations'][by]:+.3%})" for by in BY)
+        print(f"    truth {row['truth_ns'] / 1e6:.6f} +- {row['truth_error_ns'] / 1e6:.6f} ms  {shown}")
+    result = {"schema": SCHEMA, "benchmark": "host_accuracy", "predicted": predictions, "predictions_sha256": digest, **provenance(),
+              "bars": {"mean": MEAN_BAR, "maximum": MAXIMUM_BAR}, "cases": rows, "failures": failures}  # fmt: skip
+    missed = False
+    for by in BY if rows else ():
+        errors = {row["name"]: abs(row[f"{by}_error"]) for row in rows}
+        mean, most = statistics.mean(errors.values()), max(errors.values())
+        beyond = [name for name, error in errors.items() if error > MAXIMUM_BAR]
+        missed = missed or mean > MEAN_BAR or bool(beyond)
+        result[by] = {"mean_error": mean, "maximum_error": most, "beyond": beyond}
+        print(f"{by}: mean {mean:.3%}{' (bar ' + format(MEAN_BAR, '.1%') + ')' if mean > MEAN_BAR else ''}, maximum {most:.3%}; "
+              f"beyond {MAXIMUM_BAR:.0%}: {', '.join(beyond) or 'none'}")  # fmt: skip
+    print(f"{len(rows)} cases, {len(failures)} failed")
+    if options.output:
+        options.output.write_text(json.dumps(result, indent=1) + "\n")
+    return 1 if failures or not rows else 3 if missed else 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    prediction, true, evaluation = (verbs.add_parser(name) for name in ("predict", "truth", "evaluate"))
+    for verb in (prediction, true, evaluation):
+        verb.add_argument("--out", type=lambda path: Path(path).absolute(), required=True, metavar="DIR")
+    for verb in (prediction, true):
+        verb.add_argument("--build", type=lambda path: Path(path).absolute(), default=ROOT / "build/ci", metavar="DIR")
+        verb.add_argument("--timeout", type=float, default=600, metavar="S", help="of a run")
+    prediction.add_argument("--seed", type=int, default=1)
+    prediction.add_argument("--cases", type=int, default=6, metavar="K")
+    prediction.add_argument("--ranks", type=int, default=8, metavar="MAX", help="largest world; the smallest has 4 ranks")
+    prediction.add_argument("--without", nargs="+", choices=CLASSES, default=[], help="leave these out of what is drawn")
+    prediction.add_argument("--steps", type=int, default=12, help="iterations that are predicted")
+    prediction.add_argument("--sizes", default="4B:256MiB:2", metavar="MIN:MAX:FACTOR", help="that netprofile measures")
+    prediction.add_argument("--python", type=Path, default=Path(sys.executable), metavar="FILE", help="has torch")
+    true.add_argument("--steps", type=int, default=50)
+    evaluation.add_argument("--output", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    if options.verb == "predict" and options.ranks < 4:
+        parser.error(f"--ranks {options.ranks}: the smallest world has 4")
+    if options.verb != "evaluate" and options.steps < WARM_UP + 2:
+        parser.error(f"--steps {options.steps}: {WARM_UP} do not count, and a spread takes two more")
+    return options
+
+
+def main() -> int:
+    options = parse_arguments()
+    return {"predict": predict, "truth": truth, "evaluate": evaluate}[options.verb](options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
