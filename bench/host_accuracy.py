@@ -210,7 +210,7 @@ def predict_case(runner: Runner, case: Case, steps: int) -> dict:
     network = folder / "netprofile.json"
     if not network.exists():
         nodes = min(case.nodes, max(PROFILED_RANKS // case.per_node, 1))
-        repeats = 15 if case.link_jitter > 0 else 1
+        repeats = 7 if case.link_jitter > 0 else 1
         runner.run(
             [runner.prism, "netprofile", "--device", "host", "--ranks", nodes * case.per_node, "--nodes", nodes, "--groups",
              ",".join(group for group in case.groups() if int(group.partition("x")[0]) <= nodes), "--types", "bf16,fp32",
@@ -356,6 +356,16 @@ def evaluate(options: argparse.Namespace) -> int:
         result[by] = {"mean_error": mean, "maximum_error": most, "beyond": beyond}
         print(f"{by}: mean {mean:.3%}{' (bar ' + format(MEAN_BAR, '.1%') + ')' if mean > MEAN_BAR else ''}, maximum {most:.3%}; "
               f"beyond {MAXIMUM_BAR:.0%}: {', '.join(beyond) or 'none'}")  # fmt: skip
+    # A case is in all the classes that it has, so these overlap.
+    result["classes"] = {}
+    for name in (*CLASSES, "none") if rows else ():
+        of_class = [row for row in rows if (name in row["classes"] if name != "none" else not row["classes"])]
+        if not of_class:
+            continue
+        errors_of = {by: [abs(row[f"{by}_error"]) for row in of_class] for by in BY}
+        result["classes"][name] = {"cases": len(of_class), **{by: {"mean_error": statistics.mean(e), "maximum_error": max(e)} for by, e in errors_of.items()}}
+        shown = ", ".join(f"{by} mean {statistics.mean(e):.3%} maximum {max(e):.3%}" for by, e in errors_of.items())
+        print(f"  {name:10} {len(of_class):3} cases: {shown}")
     print(f"{len(rows)} cases, {len(failures)} failed")
     if options.output:
         options.output.write_text(json.dumps(result, indent=1) + "\n")

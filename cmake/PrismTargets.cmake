@@ -57,14 +57,23 @@ function(prism_library NAME)
   target_link_libraries(${NAME} PUBLIC ${A_DEPS} Threads::Threads PRIVATE prism_warnings prism_sanitize)
 endfunction()
 
-# prism_test(NAME SOURCES a_test.cc DEPS x [LABEL unit|integration|golden|gpu|slow]): one GoogleTest binary.
+# What has one thread by design is not built for the thread sanitizer.
+set(PRISM_BUILD_SINGLE_THREADED_TESTS ${PRISM_BUILD_TESTS})
+if(PRISM_SANITIZE STREQUAL "thread")
+  set(PRISM_BUILD_SINGLE_THREADED_TESTS OFF)
+endif()
+
+# prism_test(NAME SOURCES a_test.cc DEPS x [LABEL unit|integration|golden|gpu|slow] [SINGLE_THREADED]): one GoogleTest binary.
 # All of them and what they run: the target prism_tests.
 add_custom_target(prism_tests)
 function(prism_test NAME)
   if(NOT PRISM_BUILD_TESTS)
     return()
   endif()
-  cmake_parse_arguments(A "" "LABEL" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(A "SINGLE_THREADED" "LABEL" "SOURCES;DEPS" ${ARGN})
+  if(A_SINGLE_THREADED AND NOT PRISM_BUILD_SINGLE_THREADED_TESTS)
+    return()
+  endif()
   if(NOT A_LABEL)
     set(A_LABEL unit)
   endif()

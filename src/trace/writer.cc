@@ -96,7 +96,11 @@ struct Sequence {
   Sequence* open_thread = nullptr;
   uint16_t last_group = 0;
 
-  // Threads: host time since the last node; the span whose latest launch has no kEnqueueLast yet.
+  // Threads: what the thread has told since the last look at it, calls above kCall and nanoseconds
+  // below; added without the lock, for it is every call's.
+  static constexpr uint64_t kCall = uint64_t{1} << 44;
+  std::atomic<uint64_t> told{0};
+  // Host time since the last node; the span whose latest launch has no kEnqueueLast yet.
   uint64_t pending_ns = 0;
   uint32_t pending_calls = 0;
   uint32_t last_stream = kNone;
@@ -106,6 +110,24 @@ struct Sequence {
   uint16_t group = 0;
 
   uint64_t size() const { return nodes.size(); }
+  void TakeTold() {
+    const uint64_t taken = told.exchange(0, std::memory_order_relaxed);
+    pending_ns += taken % kCall;
+    pending_calls += static_cast<uint32_t>(taken / kCall);
+  }
+  void Tell(uint64_t ns, uint64_t calls) {
+    constexpr uint64_t kShort = uint64_t{1} << 32;
+    // Neither part may run into the other; a second of calls is far from either's end.
+    if (ns < kShort) {
+      const uint64_t before = told.fetch_add(ns + calls * kCall, std::memory_order_relaxed);
+      if (before % kCall < kCall / 2 && before / kCall < 1 << 19) return;
+      ns = calls = 0;
+    }
+    std::lock_guard lock(mutex);
+    TakeTold();
+    pending_ns += ns;
+    pending_calls += static_cast<uint32_t>(calls);
+  }
 };
 
 struct ThreadSlot {
@@ -301,6 +323,7 @@ struct Writer::Impl : OpenWriter {
   }
 
   void FlushHostTime(Sequence& thread) {
+    thread.TakeTold();
     while (thread.pending_ns > 0 || thread.pending_calls > 0) {
       const auto ns = static_cast<uint32_t>(std::min<uint64_t>(thread.pending_ns, UINT32_MAX));
       Append(thread, NodeKind::kHost, thread.pending_calls, ns);
@@ -311,6 +334,7 @@ struct Writer::Impl : OpenWriter {
 
   void MarkLastLaunch(Sequence& thread) {
     if (thread.last_stream == kNone) return;
+    thread.TakeTold();
     // The node comes behind all of the time and says how long ago the launch was; where it cannot,
     // it comes before the rest of the time.
     const uint64_t since = thread.pending_ns - std::min(thread.pending_ns, thread.last_ns);
@@ -663,6 +687,7 @@ void Writer::Launch(uint32_t stream_number, uint32_t kernel) {
     }
     thread->last_stream = stream->number;
     thread->last_index = index;
+    thread->TakeTold();
     thread->last_ns = thread->pending_ns;
   });
 }
@@ -771,20 +796,13 @@ uint64_t Writer::NextNode(uint32_t stream_number) {
 
 void Writer::HostTime(uint64_t ns) {
   Guard(impl_, [&] {
-    Sequence* thread = impl_->Thread();
-    if (thread == nullptr) return;
-    std::lock_guard lock(thread->mutex);
-    thread->pending_ns += ns;
+    if (Sequence* thread = impl_->Thread()) thread->Tell(ns, 0);
   });
 }
 
 void Writer::HostCall(uint64_t ns) {
   Guard(impl_, [&] {
-    Sequence* thread = impl_->Thread();
-    if (thread == nullptr) return;
-    std::lock_guard lock(thread->mutex);
-    thread->pending_ns += ns;
-    ++thread->pending_calls;
+    if (Sequence* thread = impl_->Thread()) thread->Tell(ns, 1);
   });
 }
 

@@ -39,6 +39,7 @@ Events& GetEvents() {
 
 std::atomic<int> g_captures{0};
 std::atomic<uint32_t> g_kernel_generation{0};
+std::atomic<uint32_t> g_stream_generation{1};  // a handle may come again for another stream
 
 uint32_t Device() {
   const VisibleDevices* devices = Rank::Get().visible_devices();
@@ -70,11 +71,23 @@ uint32_t StreamNumber(trace::Writer* writer, CUstream stream, bool per_thread) {
     if (number == UINT32_MAX) number = writer->AddStream(Device(), 0, "per-thread default stream");
     return number;
   }
+  // Most calls are about the stream of the call before.
+  struct Last {
+    CUstream stream;
+    uint32_t generation, number;
+  };
+  thread_local Last last{nullptr, 0, 0};
+  const uint32_t generation = g_stream_generation.load(std::memory_order_acquire);
+  if (last.stream == stream && last.generation == generation) return last.number;
+  const auto remember = [&](uint32_t number) {
+    last = {stream, generation, number};
+    return number;
+  };
   Streams& streams = GetStreams();
   {
     std::shared_lock lock(streams.mutex);
     const auto found = streams.numbers.find(stream);
-    if (found != streams.numbers.end()) return found->second;
+    if (found != streams.numbers.end()) return remember(found->second);
   }
   std::unique_lock lock(streams.mutex);
   const auto [place, inserted] = streams.numbers.try_emplace(stream, 0);
@@ -84,19 +97,21 @@ uint32_t StreamNumber(trace::Writer* writer, CUstream stream, bool per_thread) {
     place->second = writer->AddStream(Device(), priority,
                                       stream == CU_STREAM_LEGACY ? "default stream" : "stream");
   }
-  return place->second;
+  return remember(place->second);
 }
 
 void StreamCreated(trace::Writer* writer, CUstream stream, int priority) {
   Streams& streams = GetStreams();
   std::unique_lock lock(streams.mutex);
   streams.numbers[stream] = writer->AddStream(Device(), priority, "stream");
+  g_stream_generation.fetch_add(1, std::memory_order_acq_rel);
 }
 
 void StreamDestroyed(CUstream stream) {
   Streams& streams = GetStreams();
   std::unique_lock lock(streams.mutex);
   streams.numbers.erase(stream);
+  g_stream_generation.fetch_add(1, std::memory_order_acq_rel);
 }
 
 EventVersion EventRecorded(CUevent event) {
