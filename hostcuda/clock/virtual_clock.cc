@@ -561,7 +561,8 @@ void VirtualClock::LookAfterAll() {
     stands_since_ns_ = wall_ns;
     reported_ = false;
   } else if (!reported_ && report_after_ns_ != 0 &&
-             wall_ns - stands_since_ns_ >= report_after_ns_) {
+             wall_ns - stands_since_ns_ >= report_after_ns_ &&
+             wall_ns - rung_ns_ >= kSecondNs / 2) {  // who was rung sleeps again
     reported_ = true;
     Report(wall_ns - stands_since_ns_);
   }

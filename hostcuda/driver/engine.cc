@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -43,6 +44,7 @@ thread_local bool t_submits = false;
 // The thread's calls, and what they enqueue, take no time on the virtual clock while this is
 // positive.
 thread_local int t_uncharged = 0;
+thread_local int t_polls = 0;  // the thread is inside so many works
 
 // A program may store to a word without waking it, as it may on a GPU: waits on words look again
 // after this long.
@@ -331,7 +333,7 @@ CUresult Engine::SubmitWork(Stream& stream, const Label& given, std::shared_ptr<
     Push(stream, std::move(entry));
     return CUDA_SUCCESS;
   }
-  stream.running = true;
+  stream.running = stream.lasting = true;  // by the program's own thread
   ++stream.enqueued;
   SetBusy(stream);
   const StreamRef keep = stream.shared_from_this();
@@ -420,9 +422,11 @@ bool Engine::WaitUntil(std::unique_lock<std::mutex>& lock, Predicate done, const
     const Before before = Look();
     Progress(lock);
     is_done = done();
-    if (is_done || (give_up.at_ns != UINT64_MAX && clock_.NowNs() >= give_up.at_ns) ||
-        (give_up.turn_ns != UINT64_MAX && clock_.HadTurn(give_up.turn_ns)))
+    if (is_done || (give_up.at_ns != UINT64_MAX && clock_.NowNs() >= give_up.at_ns)) break;
+    if (give_up.turn_ns != UINT64_MAX && clock_.HadTurn(give_up.turn_ns)) {
+      AwaitPolls(lock);
       break;
+    }
     Sleep(lock, before, give_up);
     is_done = done();
     if (is_done) break;
@@ -433,6 +437,17 @@ bool Engine::WaitUntil(std::unique_lock<std::mutex>& lock, Predicate done, const
   if (helping_ == 0 && !virtual_) progress_wanted_.notify_one();
   session_->Ring(session_->self());
   return is_done;
+}
+
+void Engine::AwaitPolls(std::unique_lock<std::mutex>& lock) {
+  if (t_polls > 0) return;  // it may be this thread's
+  const auto runs = [](const StreamRef& stream) { return stream->running && !stream->lasting; };
+  while (std::any_of(pending_.begin(), pending_.end(), runs)) {
+    lock.unlock();
+    sched_yield();
+    lock.lock();
+    Progress(lock);
+  }
 }
 
 CUresult Engine::QueryEvent(Event& event, bool patient) {
@@ -630,12 +645,16 @@ bool Engine::RunQueue(Stream& stream, std::unique_lock<std::mutex>& lock) {
     if (work != nullptr) {
       stream.running = true;
       Label label = entry.label;
+      stream.lasting =
+          label.type == CU_GRAPH_NODE_TYPE_HOST || label.type == CU_GRAPH_NODE_TYPE_GRAPH;
       uint64_t started_ns = entry.started_ns;
       lock.unlock();
       PollState state;
       state.now_ns = clock_.NowNs();
       if (started_ns == 0) started_ns = state.now_ns;
+      ++t_polls;
       const int result = work->Poll(state);
+      --t_polls;
       if (result == kDone && label.correlation != 0)
         Emit(label, stream, started_ns, clock_.NowNs());
       lock.lock();

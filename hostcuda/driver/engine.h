@@ -158,6 +158,7 @@ struct Stream : std::enable_shared_from_this<Stream> {
   Context* context = nullptr;
   // Guarded by the engine's mutex.
   bool running = false;    // a thread is inside the head's Poll
+  bool lasting = false;    // and may stay: it is the program's code, or its thread
   bool listed = false;     // in Engine::pending_
   bool counted = false;    // in Context::busy_blocking
   bool destroyed = false;  // its handle is gone; forgotten when its work is done
@@ -277,6 +278,8 @@ class Engine {
   };
   template <class Predicate>
   bool WaitUntil(std::unique_lock<std::mutex>& lock, Predicate done, const GiveUp& give_up = {});
+  /// Lets other threads end what they carry out, so that all that is due now is done.
+  void AwaitPolls(std::unique_lock<std::mutex>& lock);
   /// What there was before a look at the heads: what comes later ends a sleep.
   struct Before {
     uint32_t bell;
@@ -345,7 +348,7 @@ CUresult Engine::Submit(Stream& stream, const Label& given, Function function) {
   }
   // Idle: run it here. The stream is busy meanwhile, so that what other threads submit queues
   // behind it.
-  stream.running = true;
+  stream.running = stream.lasting = true;  // by the program's own thread
   ++stream.enqueued;
   SetBusy(stream);
   const StreamRef keep = stream.shared_from_this();

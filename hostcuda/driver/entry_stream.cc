@@ -236,7 +236,9 @@ HC_ENTRY CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callbac
   if (callback == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (driver->engine().Capturing(*stream)) return driver->engine().ForbidCapture(*stream);
   Stream* const raw = stream.get();
-  return driver->engine().Submit(*stream, Label{}, [raw, hStream, callback, userData](PollState&) {
+  Label label;
+  label.type = CU_GRAPH_NODE_TYPE_HOST;
+  return driver->engine().Submit(*stream, label, [raw, hStream, callback, userData](PollState&) {
     callback(hStream, static_cast<CUresult>(raw->context->sticky.load()), userData);
     return kDone;
   });

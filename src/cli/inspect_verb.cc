@@ -253,6 +253,14 @@ class InspectVerb final : public Verb {
                {"group", c.group},
                {"call_site", std::string(reader.string(c.call_site))}});
         }
+        // What span nodes name by number: the names of the kernels that a span launches.
+        for (uint32_t s = 0; s < reader.span_count(); ++s) {
+          nlohmann::ordered_json names = nlohmann::ordered_json::array();
+          for (const uint32_t kernel : reader.span(s).kernels)
+            names.push_back(
+                graph::NormalizedKernelName(reader.string(reader.kernels()[kernel].name)));
+          j["spans"].push_back(std::move(names));
+        }
         for (uint32_t s = 0; s < reader.sequences().size(); ++s) {
           for (const Node& n : reader.nodes(s)) {
             j["sequences"][s]["list"].push_back(
