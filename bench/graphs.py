@@ -135,12 +135,12 @@ def main() -> int:
         if not options.kernels:
             continue
         renamed = [collections.Counter(), collections.Counter()]
-        one, other = (kernels(trace, names) for trace, names in zip(traces, renamed))
+        one, other = (kernels(trace, counts) for trace, counts in zip(traces, renamed))
         difference = first_kernel_difference(one, other)
         differ = differ or bool(difference)
         print(f"{name}: {difference or f'{sum(map(len, one))} kernels and copies on {len(one)} streams, identical'}")
-        for job, names in zip(options.jobs, renamed) if name == names[0][0] else ():
-            print(f"  of libraries in {job}:", *(f"{count:>7} {which[:120]}" for which, count in sorted(names.items())), sep="\n    ")
+        for job, counts in zip(options.jobs, renamed) if name == names[0][0] else ():  # the other ranks' are alike
+            print(f"  of libraries in {job}:", *(f"{count:>7} {which[:120]}" for which, count in sorted(counts.items())), sep="\n    ")
     return 3 if differ else 0
 
 
