@@ -381,6 +381,7 @@ CUresult Engine::Record(const EventRef& event, Stream& stream, bool external) {
   if (start == Start::kIdle) {
     event->stream.reset();
     if ((event->flags & CU_EVENT_DISABLE_TIMING) == 0) event->time_ns = clock_.NowNs();
+    event->busy_ns = stream.busy_ns;
     return CUDA_SUCCESS;
   }
   QueueEntry entry;
@@ -514,6 +515,17 @@ CUresult Engine::Elapsed(float* milliseconds, const Event& start, const Event& e
   }
   *milliseconds = static_cast<float>(
       static_cast<double>(static_cast<int64_t>(end.time_ns - start.time_ns)) * 1e-6);
+  return CUDA_SUCCESS;
+}
+
+CUresult Engine::Busy(uint64_t* ns, const Event& start, const Event& end) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!start.recorded || !end.recorded) return CUDA_ERROR_INVALID_HANDLE;
+  for (const Event* event : {&start, &end}) {
+    if (event->stream != nullptr && !Reached({event->stream, event->sequence}))
+      return CUDA_ERROR_NOT_READY;
+  }
+  *ns = end.busy_ns - start.busy_ns;
   return CUDA_SUCCESS;
 }
 
@@ -666,11 +678,18 @@ bool Engine::RunQueue(Stream& stream, std::unique_lock<std::mutex>& lock) {
       }
       if (result < 0) Fail(stream, result);
     } else if (entry.record != nullptr) {
+      if (entry.record->generation == entry.record_generation)
+        entry.record->busy_ns = stream.busy_ns;
       Complete(*entry.record, entry.record_generation);
     }
     QueueEntry finished = std::move(stream.queue.front());
     stream.queue.pop_front();
     ++stream.completed;
+    if (finished.label.type == CU_GRAPH_NODE_TYPE_GRAPH && finished.started_ns != 0) {
+      stream.busy_ns += clock_.NowNs() - finished.started_ns;
+    } else {
+      stream.busy_ns += finished.duration_ns;
+    }
     progressed = true;
     // Destroying the work may call the release function of a library: not under the lock. The
     // stream stays busy, so nothing overtakes.

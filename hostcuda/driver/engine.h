@@ -128,6 +128,7 @@ struct Event {
   std::shared_ptr<Event> handle;  // itself, until cuEventDestroy
   bool recorded = false;
   uint64_t time_ns = 0;
+  uint64_t busy_ns = 0;  // its stream's
   uint64_t generation = 0;
   StreamRef stream;  // null: the recorded work is complete
   uint64_t sequence = 0;
@@ -163,6 +164,7 @@ struct Stream : std::enable_shared_from_this<Stream> {
   bool counted = false;    // in Context::busy_blocking
   bool destroyed = false;  // its handle is gone; forgotten when its work is done
   uint64_t enqueued = 0, completed = 0;
+  uint64_t busy_ns = 0;  // what the completed operations took, on the virtual clock
   uint64_t asked = 0;  // operations up to this one are not waited for by queries any more
   std::deque<QueueEntry> queue;
   PollState head;  // what the pending head waits for
@@ -200,6 +202,8 @@ class Engine {
   CUresult QueryEvent(Event& event, bool patient = true);
   CUresult SynchronizeEvent(Event& event);
   CUresult Elapsed(float* milliseconds, const Event& start, const Event& end);
+  /// What the operations of their stream between two events took; the gaps do not count.
+  CUresult Busy(uint64_t* ns, const Event& start, const Event& end);
   /// Marks the event complete now: what a replayed graph's record node does.
   void CompleteNow(Event& event);
 

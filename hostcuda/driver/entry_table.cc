@@ -92,6 +92,18 @@ HC_ENTRY unsigned long long hostcudaNow(void) { return hostcuda::Clock().NowNs()
 
 HC_ENTRY int hostcudaClockIsVirtual(void) { return hostcuda::Clock().is_virtual() ? 1 : 0; }
 
+HC_ENTRY int hostcudaBusyTime(void* start, void* end, unsigned long long* ns) {
+  HC_DRIVER();
+  const auto* first = hostcuda::Checked<hostcuda::Event>(start);
+  const auto* last = hostcuda::Checked<hostcuda::Event>(end);
+  if (ns == nullptr || first == nullptr || last == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!hostcuda::Clock().is_virtual()) return CUDA_ERROR_NOT_SUPPORTED;
+  uint64_t busy_ns = 0;
+  const CUresult result = driver->engine().Busy(&busy_ns, *first, *last);
+  *ns = busy_ns;
+  return result;
+}
+
 HC_ENTRY int hostcudaUncharged(int change) {
   HC_DRIVER();
   driver->engine().Uncharged(change);

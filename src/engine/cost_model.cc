@@ -247,7 +247,12 @@ std::vector<CostModel::Messages> CostModel::MessagesOf(const graph::Graph& graph
     if (sequence.kind != trace::SequenceKind::kStream) continue;
     for (size_t i = 0; i < sequence.ops.size(); ++i) {
       const graph::Op& first = sequence.ops[i];
-      if (first.kind != graph::OpKind::kComm || first.detail == 0 || known[first.a]) continue;
+      if (first.kind != graph::OpKind::kComm || first.detail == 0) continue;
+      const auto group = sequence.ops.begin() + static_cast<std::ptrdiff_t>(i);
+      // A message to itself is often the same call in every group.
+      if (std::all_of(group, group + first.detail,
+                      [&](const graph::Op& op) { return known[op.a]; }))
+        continue;
       Messages total[2];              // sends, receives
       std::vector<int32_t> peers[2];  // of messages that leave the rank
       bool one_communicator = true;

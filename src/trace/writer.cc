@@ -186,6 +186,7 @@ struct Writer::Impl : OpenWriter {
   std::atomic<uint64_t> written{0};  // nodes in the file
   std::atomic<uint32_t> next_group{0};
   std::atomic<TimeSource> host_source{TimeSource::kAssumed};
+  std::atomic<size_t> cut_always{kCutAlways};
   void (*span_ended)(uint32_t stream, uint64_t node) = nullptr;  // set before the first node
 
   std::mutex file_mutex;
@@ -479,7 +480,9 @@ struct Writer::Impl : OpenWriter {
 
   /// True where a launch from `thread` does not extend the stream's open span.
   bool Cuts(const Sequence& stream, const Sequence* thread) {
-    if (stream.open_thread != thread || stream.open.size() >= kCutAlways) return true;
+    if (stream.open_thread != thread ||
+        stream.open.size() >= cut_always.load(std::memory_order_relaxed))
+      return true;
     if (stream.open.size() < kCutAfter) return false;
     std::lock_guard lock(table_mutex);
     // The high half: FNV's low bits of short differences repeat.
@@ -600,6 +603,10 @@ uint32_t Writer::ThisThread() {
 
 void Writer::SetHostTimeSource(TimeSource source) {
   if (impl_ != nullptr) impl_->host_source.store(source, std::memory_order_relaxed);
+}
+
+void Writer::CutEveryLaunch() {
+  if (impl_ != nullptr) impl_->cut_always.store(1, std::memory_order_relaxed);
 }
 
 uint32_t Writer::String(std::string_view text) {

@@ -47,6 +47,8 @@ class Writer {
 
   /// Where the host times of later nodes come from: kAssumed until it is called.
   void SetHostTimeSource(TimeSource source);
+  /// From now on a launch is a span: for a clock on which measuring each costs nothing.
+  void CutEveryLaunch();
 
   /// Interns a string, a distinct launch, a distinct call; cheap when seen before (one hash
   /// look-up).

@@ -67,6 +67,11 @@ unsigned long long hostcudaNow(void);
 // 1 on the virtual clock, else 0.
 int hostcudaClockIsVirtual(void);
 
+// Sets *ns to the nanoseconds that kernels, copies and graphs took between two events (CUevent) of
+// one stream, both reached: less than what cudaEventElapsedTime says by the time in which the
+// stream had nothing to do. CUDA_ERROR_NOT_SUPPORTED on the clock `free`.
+int hostcudaBusyTime(void* start, void* end, unsigned long long* ns);
+
 // While the sum of a thread's changes (+1, -1) is positive, its CUDA calls and the work that they
 // enqueue take no time on the virtual clock: a tool's own calls inside a program's.
 int hostcudaUncharged(int change);

@@ -20,18 +20,22 @@ void Enqueued(trace::KernelKind kind, const char* name, uint64_t bytes, CUstream
               bool per_thread) {
   trace::Writer* writer = Rank::Get().writer();
   if (writer == nullptr || IsCapturing(stream, per_thread)) return;
-  if (name == kDtoH) HostClock::Waited();  // into pageable memory also this form waits
-  HostClock::Enqueued();
-  writer->Launch(StreamNumber(writer, stream, per_thread),
-                 writer->Kernel(kind, name, kOne, kOne, 0, bytes));
+  const uint32_t number = StreamNumber(writer, stream, per_thread);
+  if (name == kDtoH) {  // into pageable memory also this form waits
+    HostClock::Waited();
+    SpanTimer::Get().Waited(number);
+  }
+  HostClock::Enqueued(writer);
+  writer->Launch(number, writer->Kernel(kind, name, kOne, kOne, 0, bytes));
 }
 
 void EnqueuedAndAwaited(trace::KernelKind kind, const char* name, uint64_t bytes, bool per_thread) {
   trace::Writer* writer = Rank::Get().writer();
   if (writer == nullptr) return;
-  HostClock::Waited();
-  HostClock::Enqueued();
   const uint32_t stream = StreamNumber(writer, nullptr, per_thread);
+  HostClock::Waited();
+  SpanTimer::Get().Waited(stream);
+  HostClock::Enqueued(writer);
   writer->Launch(stream, writer->Kernel(kind, name, kOne, kOne, 0, bytes));
   writer->SyncCopy(stream);
 }

@@ -16,9 +16,10 @@ void DriverClock::Find(void* library) {
   };
   int (*is_virtual)() = nullptr;
   if (!find(is_virtual, "hostcudaClockIsVirtual") || is_virtual() == 0) return;
-  if (find(found.host_time, "hostcudaHostTime") && find(found.uncharged, "hostcudaUncharged") &&
-      find(found.hold, "hostcudaHold") && find(found.number, "hostcudaNumber") &&
-      find(found.ring, "hostcudaRing") && find(found.now, "hostcudaNow")) {
+  if (find(found.host_time, "hostcudaHostTime") && find(found.busy_time, "hostcudaBusyTime") &&
+      find(found.uncharged, "hostcudaUncharged") && find(found.hold, "hostcudaHold") &&
+      find(found.number, "hostcudaNumber") && find(found.ring, "hostcudaRing") &&
+      find(found.now, "hostcudaNow")) {
     functions_ = found;
   }
 }

@@ -13,6 +13,7 @@
 #ifndef PRISM_INTERPOSE_DRIVER_DRIVER_CLOCK_H_
 #define PRISM_INTERPOSE_DRIVER_DRIVER_CLOCK_H_
 
+#include <cuda.h>
 #include <time.h>
 
 #include <cstdint>
@@ -45,6 +46,15 @@ class DriverClock {
     if (functions_.now != nullptr) functions_.uncharged(-change);
   }
 
+  /// What the work of a stream between two events (that have been reached) took, without the gaps
+  /// in which the stream waited for the host; false where the driver cannot tell.
+  static bool BusyTime(CUevent start, CUevent end, uint64_t* ns) {
+    unsigned long long busy_ns = 0;
+    if (functions_.now == nullptr || functions_.busy_time(start, end, &busy_ns) != 0) return false;
+    *ns = busy_ns;
+    return true;
+  }
+
   /// The calling thread's calls, and what they enqueue, take no time.
   class Uncharged {
    public:
@@ -73,6 +83,7 @@ class DriverClock {
   struct Functions {
     unsigned long long (*now)();  // null: not virtual
     int (*host_time)(unsigned long long duration_ns);
+    int (*busy_time)(void* start, void* end, unsigned long long* ns);
     int (*uncharged)(int change);
     int (*hold)(int change);
     unsigned (*number)();

@@ -41,6 +41,18 @@ void HostClock::End(trace::Writer* writer) {
 
 void HostClock::Waited() { t_accounted_ns = DriverClock::NowNs(); }
 
-void HostClock::Enqueued() { t_enqueued = true; }
+void HostClock::Enqueued(trace::Writer* writer) {
+  t_enqueued = true;
+  Ordered(writer);
+}
+
+void HostClock::Ordered(trace::Writer* writer) {
+  // A GPU sees work a little before the call ends, which the measured time of the work includes. On
+  // a virtual clock work begins when the call has taken its time.
+  if (!DriverClock::is_virtual() || t_accounted_ns == 0) return;
+  const uint64_t now = DriverClock::NowNs();
+  if (now > t_accounted_ns) writer->HostTime(now - t_accounted_ns);
+  t_accounted_ns = now;
+}
 
 }  // namespace prism::interpose::driver

@@ -23,8 +23,11 @@ class HostClock {
   static void End(trace::Writer* writer);
   /// The thread has waited until now.
   static void Waited();
-  /// The call enqueues work: whoever enqueues next from another thread had to wait for it.
-  static void Enqueued();
+  /// The call has enqueued work, of which a node comes next: whoever enqueues next from another
+  /// thread had to wait for it.
+  static void Enqueued(trace::Writer* writer);
+  /// The same of what other threads do not wait for.
+  static void Ordered(trace::Writer* writer);
 };
 
 }  // namespace prism::interpose::driver

@@ -28,7 +28,7 @@ void Launched(CUfunction function, const uint32_t (&grid)[3], const uint32_t (&b
   if (InNccl()) return SpanTimer::Get().AfterNcclKernel(stream);
   trace::Writer* writer = Rank::Get().writer();
   if (writer == nullptr || IsCapturing(stream, per_thread)) return;
-  HostClock::Enqueued();
+  HostClock::Enqueued(writer);
   const LaunchShape shape{
       function, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, shared_bytes};
   writer->Launch(StreamNumber(writer, stream, per_thread),
@@ -80,6 +80,7 @@ CUresult LaunchHostFunc(Route real, CUstream stream, CUhostFn function, void* ar
   const CUresult result = real(stream, function, argument);
   if (trace::Writer* writer = Rank::Get().writer();
       writer != nullptr && result == CUDA_SUCCESS && !IsCapturing(stream, real.per_thread)) {
+    HostClock::Ordered(writer);
     writer->StreamNode(StreamNumber(writer, stream, real.per_thread), trace::NodeKind::kHostFunc);
   }
   return result;
@@ -90,6 +91,7 @@ CUresult StreamAddCallback(Route real, CUstream stream, CUstreamCallback callbac
   SpanTimer::Get().BeforeNode(stream, real.per_thread);
   const CUresult result = real(stream, callback, argument, flags);
   if (trace::Writer* writer = Rank::Get().writer(); writer != nullptr && result == CUDA_SUCCESS) {
+    HostClock::Ordered(writer);
     writer->StreamNode(StreamNumber(writer, stream, real.per_thread), trace::NodeKind::kHostFunc);
   }
   return result;
@@ -154,6 +156,7 @@ CUresult GraphLaunch(Route real, CUgraphExec exec, CUstream stream) {
     if (found == graphs.kernel.end()) return result;
     number = found->second;
   }
+  HostClock::Ordered(writer);
   writer->Launch(StreamNumber(writer, stream, real.per_thread), number);
   return result;
 }

@@ -341,7 +341,7 @@ const CoreTable kCoreTable = {
           SpanTimer::Get().Communicated(stream);
           writer->Comm(stream, writer->Call(*call), sequence, values);
           if ((Observed() & kObserveTime) == 0) return;
-          HostClock::Enqueued();
+          HostClock::Enqueued(writer);
           HostClock::End(writer);
         },
     .visible_devices = [] { return Rank::Get().visible_devices(); },

@@ -32,6 +32,7 @@ struct TimedEvent {
 struct Pending {
   uint32_t stream;
   uint64_t node;
+  bool is_enqueued;  // a span that the host has not waited for
   TimedEvent start, end;
 };
 
@@ -45,6 +46,7 @@ thread_local std::vector<NcclInterval>* t_nccl = nullptr;  // not yet claimed by
 struct Stream {
   CUstream handle = nullptr;
   TimedEvent start;  // of the open span
+  bool waited = false;
 };
 
 /// Durations of a stream's nodes that are not in the file yet.
@@ -102,9 +104,10 @@ void SpanEnded(uint32_t number, uint64_t node) {
   if (end.event == nullptr) {
     GiveBack(state, stream.start);
   } else {
-    state.pending.push_back({number, node, stream.start, end});
+    state.pending.push_back({number, node, !stream.waited, stream.start, end});
   }
   stream.start = {};
+  stream.waited = false;
 }
 
 /// What has completed, oldest first; nothing of a stream behind what has not.
@@ -140,18 +143,28 @@ void Write(trace::Writer* writer, uint32_t stream, Samples& samples) {
   samples.ns.clear();
 }
 
+/// What the node took. A span's launches may come late, so its gaps are the host's, where the
+/// driver can tell them.
+int64_t TimeBetween(const Pending& node) {
+  uint64_t busy_ns = 0;
+  if (node.is_enqueued && DriverClock::BusyTime(node.start.event, node.end.event, &busy_ns))
+    return static_cast<int64_t>(busy_ns);
+  float ms = 0;
+  if (PRISM_REAL(cuEventElapsedTime)(&ms, node.start.event, node.end.event) != CUDA_SUCCESS)
+    return kNotMeasured;
+  return std::llround(double{ms} * 1e6);
+}
+
 /// The writer refers timings to nodes that are in the file, so those are flushed first.
 void Measure(trace::Writer* writer, State& state, bool all) {
   const std::vector<Pending> complete = TakeComplete(state);
   for (const Pending& node : complete) {
-    float ms = 0;
-    const bool known =
-        PRISM_REAL(cuEventElapsedTime)(&ms, node.start.event, node.end.event) == CUDA_SUCCESS;
+    const int64_t ns = TimeBetween(node);
     Samples& samples = state.samples[node.stream];
     if (samples.ns.empty()) samples.first = node.node;
     if (node.node < samples.first) continue;  // cannot happen: nodes complete in order
     samples.ns.resize(node.node - samples.first, kNotMeasured);
-    samples.ns.push_back(known ? std::llround(double{ms} * 1e6) : kNotMeasured);
+    samples.ns.push_back(ns);
   }
   {
     std::lock_guard lock(state.mutex);
@@ -210,6 +223,9 @@ void SpanTimer::Start(trace::Writer* writer) {
   pthread_detach(thread);
   writer->OnSpanEnd(&SpanEnded);
   writer->SetHostTimeSource(trace::TimeSource::kMeasured);
+  // A span's launches have one time, which is of the regime in which it was measured: a host that
+  // is late, or a stream that is. Where the events are free, each launch has its own.
+  if (DriverClock::is_virtual()) writer->CutEveryLaunch();
   writer_.store(writer, std::memory_order_release);
 }
 
@@ -241,6 +257,13 @@ void SpanTimer::BeforeNode(CUstream handle, bool per_thread) {
   trace::Writer* writer = writer_.load(std::memory_order_acquire);
   if (writer == nullptr || IsCapturing(handle, per_thread)) return;
   writer->EndSpan(StreamNumber(writer, handle, per_thread));
+}
+
+void SpanTimer::Waited(uint32_t number) {
+  if (!active()) return;
+  State& state = GetState();
+  std::lock_guard lock(state.mutex);
+  state.streams[number].waited = true;
 }
 
 void SpanTimer::BeforeNcclKernel(CUstream handle) {
@@ -280,7 +303,7 @@ void SpanTimer::Communicated(uint32_t number) {
     if (interval->end.event == nullptr) {
       GiveBack(state, interval->start);
     } else {
-      state.pending.push_back({number, node, interval->start, interval->end});
+      state.pending.push_back({number, node, false, interval->start, interval->end});
     }
     t_nccl->erase(interval);
     return;

@@ -37,6 +37,9 @@ class SpanTimer {
   /// Before anything else on the stream: ends the span in front of it.
   void BeforeNode(CUstream stream, bool per_thread);
 
+  /// The host has waited for the launch that comes next: the span's time is the call's, too.
+  void Waited(uint32_t stream);
+
   /// Around a kernel that NCCL launches. The time is the next communication's of this thread and
   /// stream (Communicated); several kernels are one interval.
   void BeforeNcclKernel(CUstream stream);

@@ -72,6 +72,7 @@ CUresult StreamWaitEvent(Route real, CUstream stream, CUevent event, unsigned fl
   SpanTimer::Get().BeforeNode(stream, real.per_thread);
   const CUresult result = real(stream, event, flags);
   if (result == CUDA_SUCCESS && !IsCapturing(stream, real.per_thread)) {
+    HostClock::Ordered(writer);
     writer->Wait(StreamNumber(writer, stream, real.per_thread), version.event, version.version);
   }
   return result;
@@ -79,7 +80,7 @@ CUresult StreamWaitEvent(Route real, CUstream stream, CUevent event, unsigned fl
 
 void Recorded(trace::Writer* writer, CUevent event, CUstream stream, bool per_thread) {
   if (IsCapturing(stream, per_thread)) return;
-  HostClock::Enqueued();
+  HostClock::Enqueued(writer);
   const EventVersion version = EventRecorded(event);
   writer->Record(StreamNumber(writer, stream, per_thread), version.event, version.version);
 }
@@ -152,6 +153,7 @@ CUresult StreamWaitValue32(Route real, CUstream stream, CUdeviceptr address, cuu
   const CUresult result = real(stream, address, value, flags);
   if (trace::Writer* writer = Writer();
       writer != nullptr && result == CUDA_SUCCESS && !IsCapturing(stream, real.per_thread)) {
+    HostClock::Ordered(writer);
     writer->StreamNode(StreamNumber(writer, stream, real.per_thread), trace::NodeKind::kValueWait);
   }
   return result;
@@ -163,6 +165,7 @@ CUresult StreamWriteValue32(Route real, CUstream stream, CUdeviceptr address, cu
   const CUresult result = real(stream, address, value, flags);
   if (trace::Writer* writer = Writer();
       writer != nullptr && result == CUDA_SUCCESS && !IsCapturing(stream, real.per_thread)) {
+    HostClock::Ordered(writer);
     writer->StreamNode(StreamNumber(writer, stream, real.per_thread), trace::NodeKind::kValueWrite);
   }
   return result;
