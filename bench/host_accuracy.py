@@ -215,7 +215,7 @@ def predict_case(runner: Runner, case: Case, steps: int) -> dict:
             [runner.prism, "netprofile", "--device", "host", "--ranks", nodes * case.per_node, "--nodes", nodes, "--groups",
              ",".join(group for group in case.groups() if int(group.partition("x")[0]) <= nodes), "--types", "bf16,fp32",
              "--operations", "AllReduce,AllGather,ReduceScatter,AlltoAll,Send", "--sizes", options.sizes, "--repeats", repeats,
-             "--iterations", 1, "--out", network],
+             "--iterations", 1, "--siblings", "--out", network],
             folder / "netprofile.log", clock)  # fmt: skip
     launch = torchrun(options.python, case.per_node)
     command = [*launch, f"--nnodes={case.nodes}", "--no-python", runner.trainer, *case.flags(steps)]

@@ -165,7 +165,7 @@ struct Stream : std::enable_shared_from_this<Stream> {
   bool destroyed = false;  // its handle is gone; forgotten when its work is done
   uint64_t enqueued = 0, completed = 0;
   uint64_t busy_ns = 0;  // what the completed operations took, on the virtual clock
-  uint64_t asked = 0;  // operations up to this one are not waited for by queries any more
+  uint64_t asked = 0;    // operations up to this one are not waited for by queries any more
   std::deque<QueueEntry> queue;
   PollState head;  // what the pending head waits for
   std::shared_ptr<Capture> capture;

@@ -152,6 +152,10 @@ class NetprofileVerb final : public Verb {
     app.add_option("--groups", groups_,
                    "Smaller groups to measure, too: ranks, or NODESxRANKS a node (2,4,2x1)")
         ->type_name("LIST");
+    app.add_flag(
+        "--siblings", siblings_,
+        "Measure a group with the others of its shape at work at the same time, as in a job "
+        "whose ranks all do the same; where they make up all ranks");
     app.add_option("--iterations", iterations_,
                    "Calls in a row of one sample, at most; fewer where they are long")
         ->capture_default_str()
@@ -214,6 +218,7 @@ class NetprofileVerb final : public Verb {
     PRISM_RETURN_IF_ERROR(OneOf("--device", device_, {"cuda", "host"}));
     PRISM_RETURN_IF_ERROR(netprofile::ParseSizes(sizes_, &plan));
     PRISM_ASSIGN_OR_RETURN(plan.groups, netprofile::ParseGroups(groups_));
+    plan.siblings = siblings_;
     const std::vector<std::string> measured = absl::StrSplit(kDefaultOperations, ','),
                                    operations = absl::StrSplit(operations_, ','),
                                    types = absl::StrSplit(types_, ',');
@@ -408,7 +413,7 @@ class NetprofileVerb final : public Verb {
   std::string operation_;
   int64_t nodes_ = 1;
   std::string out_;
-  bool force_ = false;
+  bool force_ = false, siblings_ = false;
 };
 
 }  // namespace

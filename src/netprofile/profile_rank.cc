@@ -56,6 +56,7 @@ struct Group {
   uint32_t nodes = 1;
   ncclComm_t comm = nullptr;  // of members
   bool is_member = false;
+  bool has_siblings = false;  // which begin at the same time
 };
 
 // One operation and type on one group, with its sizes.
@@ -140,6 +141,9 @@ class Profiler {
   absl::Status OpenDevice();
   absl::Status MakeCommunicator();
   absl::Status MakeGroups();
+  /// The world cut into groups of that shape, some smaller where it does not come out even; the
+  /// first is number 0.
+  std::map<uint32_t, std::vector<uint32_t>> GroupsOf(const GroupShape& shape) const;
   absl::Status AddGroup(const GroupShape& shape);
   absl::Status PlanBatches();
   absl::Status Measure(const Batch& batch);
@@ -237,19 +241,33 @@ absl::Status Profiler::MakeCommunicator() {
               "ncclCommInitRank");
 }
 
+std::map<uint32_t, std::vector<uint32_t>> Profiler::GroupsOf(const GroupShape& shape) const {
+  std::map<uint32_t, std::vector<uint32_t>> groups;
+  std::vector<uint32_t> taken(nodes_, 0);
+  for (uint32_t r = 0; r < world(); ++r) {
+    const uint32_t node = node_of_[r];
+    groups[shape.nodes == 0 ? r / shape.ranks_per_node
+                            : node / shape.nodes * world() + taken[node]++ / shape.ranks_per_node]
+        .push_back(r);
+  }
+  return groups;
+}
+
 absl::Status Profiler::AddGroup(const GroupShape& shape) {
   auto group = std::make_unique<Group>();
-  if (shape.nodes == 0) {
-    for (uint32_t r = 0; r < std::min(shape.ranks_per_node, world()); ++r)
-      group->members.push_back(r);
-  } else {
-    std::vector<uint32_t> taken(nodes_, 0);
-    for (uint32_t r = 0; r < world(); ++r) {
-      if (node_of_[r] < shape.nodes && taken[node_of_[r]]++ < shape.ranks_per_node)
-        group->members.push_back(r);
-    }
-  }
   const uint32_t wanted = std::max(shape.nodes, 1u) * shape.ranks_per_node;
+  const std::map<uint32_t, std::vector<uint32_t>> groups = GroupsOf(shape);
+  group->members = groups.at(0);
+  uint32_t color = 0;
+  group->has_siblings = plan_.siblings && groups.size() > 1 &&
+                        std::all_of(groups.begin(), groups.end(),
+                                    [&](const auto& each) { return each.second.size() == wanted; });
+  for (const auto& [number, members] : groups) {
+    if (!group->has_siblings || std::find(members.begin(), members.end(), rank()) == members.end())
+      continue;
+    color = number;
+    group->members = members;
+  }
   if (group->members.size() != wanted) {
     return WithHint(
         absl::InvalidArgumentError(
@@ -274,9 +292,10 @@ absl::Status Profiler::AddGroup(const GroupShape& shape) {
   if (group->members.size() == world()) {
     group->comm = comm_;
   } else {
-    PRISM_RETURN_IF_ERROR(Nccl(cuda_.CommSplit(comm_, group->is_member ? 0 : NCCL_SPLIT_NOCOLOR,
-                                               static_cast<int>(rank()), &group->comm, nullptr),
-                               "ncclCommSplit"));
+    PRISM_RETURN_IF_ERROR(
+        Nccl(cuda_.CommSplit(comm_, group->is_member ? static_cast<int>(color) : NCCL_SPLIT_NOCOLOR,
+                             static_cast<int>(rank()), &group->comm, nullptr),
+             "ncclCommSplit"));
   }
   groups_.push_back(std::move(group));
   return absl::OkStatus();
@@ -398,7 +417,8 @@ absl::Status Profiler::Barrier(const Batch& batch) {
   void* receive = reinterpret_cast<void*>(receive_);
   const auto stream = reinterpret_cast<cudaStream_t>(stream_);
   if (batch.op != CommOp::kSend) {
-    return Nccl(cuda_.AllReduce(send, receive, 1, ncclFloat32, ncclSum, batch.group->comm, stream),
+    const ncclComm_t comm = batch.group->has_siblings ? comm_ : batch.group->comm;
+    return Nccl(cuda_.AllReduce(send, receive, 1, ncclFloat32, ncclSum, comm, stream),
                 "ncclAllReduce");
   }
   const int peer =
@@ -605,6 +625,7 @@ absl::StatusOr<std::optional<NetworkProfile>> Profiler::Run() {
   settings["iterations"] = plan_.iterations;
   settings["repeats"] = plan_.repeats;
   settings["warm_up"] = kWarmUpCalls + 1;
+  settings["siblings"] = plan_.siblings;
   settings["all_to_all"] = cuda_.AlltoAll != nullptr ? "ncclAlltoAll" : "grouped send/recv";
   Json environment = Json::object();
   for (char** entry = environ; *entry != nullptr; ++entry) {

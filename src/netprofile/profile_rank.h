@@ -38,7 +38,10 @@ struct Plan {
   std::vector<trace::CommOp> operations;
   std::vector<uint32_t> types;     // of reductions
   std::vector<GroupShape> groups;  // besides the world
-  uint32_t iterations = 20;        // calls in a row, at most: fewer where they are long
+  // Groups of a shape that together are the world communicate at the same time, as in a job whose
+  // ranks all do the same: they share links.
+  bool siblings = false;
+  uint32_t iterations = 20;  // calls in a row, at most: fewer where they are long
   uint32_t repeats = 20;
 
   std::vector<uint64_t> Sizes() const;

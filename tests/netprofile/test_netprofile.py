@@ -263,6 +263,27 @@ def test_nodes_are_played_and_have_the_times_of_their_links(prism, tmp_path):
         assert e["p90_ns"] - e["p10_ns"] <= 1 + 1e-6 * expected, e
 
 
+def test_groups_whose_like_are_at_work_too_share_the_links(prism, tmp_path):
+    links = tmp_path / "links.json"
+    links.write_text(json.dumps(TWO_NODES | {"rail": TWO_NODES["rail"] | {"nics_per_node": 1}}))
+    flags = ("--ranks", 4, "--nodes", 2, "--groups", "2,2x1", "--types", "fp32", "--operations", "AllReduce", "--sizes", "64MiB:64MiB:2",
+             "--iterations", 1, "--repeats", 2, "--json")
+
+    def times(*more):
+        result = netprofile(prism, *flags, *more, env={"HOSTCUDA_CLOCK": "virtual", "HOSTNCCL_TOPOLOGY": str(links)})
+        assert result.code == 0, result.err
+        profile = json.loads(result.out)
+        assert profile["settings"]["siblings"] == bool(more)
+        return {(e["ranks"], e["nodes"]): e["median_ns"] for e in profile["entries"] if e["isolated"]}
+
+    alone, together = times(), times("--siblings")
+    assert together[4, 2] == alone[4, 2]  # it has none
+    assert together[2, 1] == alone[2, 1]  # in a node no link is shared
+    # Two groups, one NIC a node: it is never idle, so the latencies of one are behind the bytes of the other.
+    assert alone[2, 2] == pytest.approx(BASE_NS + 2 * RAIL_NS + (64 << 20) / RAIL_BYTES_PER_NS, rel=1e-6)
+    assert together[2, 2] == pytest.approx(2 * (64 << 20) / RAIL_BYTES_PER_NS, rel=1e-6)
+
+
 def test_memory_of_a_gpu_is_each_nodes_own(prism):
     # Two buffers of 2 GiB for each of four ranks do not fit 12 GiB together.
     flags = ("--ranks", 4, "--nodes", 4, "--sizes", "2GiB:2GiB:2", "--operations", "AllReduce", "--types", "fp32", "--repeats", 1,

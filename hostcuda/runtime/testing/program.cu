@@ -1,5 +1,6 @@
-// An ordinary CUDA program: constant and managed memory, streams, events, a template, a structure by value, occupancy,
-// error handling. Only RegisterBodies knows of hostcuda; on a GPU the kernels themselves compute.
+// An ordinary CUDA program: constant and managed memory, streams, events, a template, a structure
+// by value, occupancy, error handling. Only RegisterBodies knows of hostcuda; on a GPU the kernels
+// themselves compute.
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 
@@ -29,20 +30,21 @@ __global__ void AddShape(T* x, Shape shape) {
   if (i < shape.rows * shape.columns) x[i] += static_cast<T>(shape.bias);
 }
 
-#define CHECK(call)                                                                            \
-  do {                                                                                         \
-    const cudaError_t error = (call);                                                          \
-    if (error != cudaSuccess) {                                                                \
-      printf("%s:%d: %s: %s\n", __FILE__, __LINE__, cudaGetErrorName(error), cudaGetErrorString(error)); \
-      exit(1);                                                                                 \
-    }                                                                                          \
+#define CHECK(call)                                                          \
+  do {                                                                       \
+    const cudaError_t error = (call);                                        \
+    if (error != cudaSuccess) {                                              \
+      printf("%s:%d: %s: %s\n", __FILE__, __LINE__, cudaGetErrorName(error), \
+             cudaGetErrorString(error));                                     \
+      exit(1);                                                               \
+    }                                                                        \
   } while (0)
-#define EXPECT(condition)                                    \
-  do {                                                       \
-    if (!(condition)) {                                      \
+#define EXPECT(condition)                                        \
+  do {                                                           \
+    if (!(condition)) {                                          \
       printf("%s:%d: not %s\n", __FILE__, __LINE__, #condition); \
-      exit(1);                                               \
-    }                                                        \
+      exit(1);                                                   \
+    }                                                            \
   } while (0)
 
 static float* factors_address;
@@ -50,7 +52,8 @@ static int* launches_address;
 
 static void RegisterBodies() {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW);
-  auto register_kernel = reinterpret_cast<int (*)(const char*, hostcudaKernelBody)>(dlsym(driver, "hostcudaRegisterKernel"));
+  auto register_kernel = reinterpret_cast<int (*)(const char*, hostcudaKernelBody)>(
+      dlsym(driver, "hostcudaRegisterKernel"));
   if (register_kernel == nullptr) return;  // a GPU
   CHECK(cudaGetSymbolAddress(reinterpret_cast<void**>(&factors_address), factors));
   CHECK(cudaGetSymbolAddress(reinterpret_cast<void**>(&launches_address), launches));
