@@ -178,6 +178,23 @@ TEST_F(VirtualClockTest, EventElapsed_IsTheTimeOfTheWorkBetween) {
             static_cast<double>(idle + 5000 + kEventNs - (kLaunchNs + 160000)));
 }
 
+TEST_F(VirtualClockTest, BusyTime_LeavesOutWhatTheStreamWaitedForTheHost) {
+  CUstream stream = NewStream();
+  CUevent first = NewEvent(), second = NewEvent();
+  cuEventRecord(first, stream);
+  Launch("k30", stream);
+  hostcudaHostTime(200'000);
+  Launch("k100", stream);
+  unsigned long long busy_ns = 0;
+  EXPECT_EQ(hostcudaBusyTime(first, second, &busy_ns), CUDA_ERROR_INVALID_HANDLE);
+  cuEventRecord(second, stream);
+  EXPECT_EQ(hostcudaBusyTime(first, second, &busy_ns), CUDA_ERROR_NOT_READY);
+  cuEventSynchronize(second);
+  EXPECT_EQ(hostcudaBusyTime(first, second, &busy_ns), 0);
+  EXPECT_EQ(busy_ns, 130'000u);
+  EXPECT_GT(ElapsedNs(first, second), 200'000);
+}
+
 TEST_F(VirtualClockTest, Query_TakesItsTimeAndSeesWhatHappensAtItsEnd) {
   CUstream stream = NewStream();
   CUevent event = NewEvent();

@@ -3,6 +3,7 @@
 import ctypes
 import json
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -56,11 +57,12 @@ def test_recorded_job_communicates_as_the_captured_one(prism, tmp_path, program)
     assert captured.code == 0, captured.err
     assert json.loads((tmp_path / "captured/job.json").read_text())["mode"] == "capture"
     compared = subprocess.run(
-        [sys.executable, ROOT / "bench/graphs.py", "--call-sites", "--prism", prism.path, prism.job, tmp_path / "captured"],
+        [sys.executable, ROOT / "bench/graphs.py", "--call-sites", "--kernels", "--prism", prism.path, prism.job, tmp_path / "captured"],
         capture_output=True, text=True, check=False)
     assert compared.returncode == 0, compared.stdout + compared.stderr
-    counts = [int(line.split()[1]) for line in compared.stdout.splitlines()]
+    counts = [int(count) for count in re.findall(r"(\d+) communications, identical", compared.stdout)]
     assert len(counts) == 2 and min(counts) >= 8
+    assert compared.stdout.count("kernels and copies") == 2
 
 
 def test_output_is_shown_and_kept(prism):
