@@ -74,7 +74,6 @@ absl::StatusOr<Libraries> Libraries::Open(const std::string& driver_path,
   is_virtual = reinterpret_cast<decltype(is_virtual)>(dlsym(driver, "hostcudaClockIsVirtual"));
   if (is_virtual != nullptr && is_virtual() != 0)
     all.Now = reinterpret_cast<decltype(all.Now)>(dlsym(driver, "hostcudaNow"));
-  all.AlltoAll = reinterpret_cast<decltype(all.AlltoAll)>(dlsym(nccl, "ncclAlltoAll"));
   if (!missing.ok()) return missing;
   return all;
 }

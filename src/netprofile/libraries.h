@@ -59,7 +59,6 @@ struct Libraries {
   decltype(&ncclReduceScatter) ReduceScatter;
   decltype(&ncclSend) Send;
   decltype(&ncclRecv) Recv;
-  decltype(&ncclAlltoAll) AlltoAll;  // null before NCCL 2.28
 
   /// NotFound names the library or symbol that is not there.
   static absl::StatusOr<Libraries> Open(const std::string& driver, const std::string& nccl);

@@ -387,8 +387,6 @@ absl::Status Profiler::Call(const Batch& batch, uint64_t count) {
       return Nccl(cuda_.ReduceScatter(send, receive, count, type, ncclSum, comm, stream),
                   "ncclReduceScatter");
     case CommOp::kAllToAll: {
-      if (cuda_.AlltoAll != nullptr)
-        return Nccl(cuda_.AlltoAll(send, receive, count, type, comm, stream), "ncclAlltoAll");
       const uint64_t bytes = count * engine::ElementBytes(batch.type);
       PRISM_RETURN_IF_ERROR(Nccl(cuda_.GroupStart(), "ncclGroupStart"));
       for (uint64_t peer = 0; peer < batch.group->members.size(); ++peer) {
@@ -626,7 +624,7 @@ absl::StatusOr<std::optional<NetworkProfile>> Profiler::Run() {
   settings["repeats"] = plan_.repeats;
   settings["warm_up"] = kWarmUpCalls + 1;
   settings["siblings"] = plan_.siblings;
-  settings["all_to_all"] = cuda_.AlltoAll != nullptr ? "ncclAlltoAll" : "grouped send/recv";
+  settings["all_to_all"] = "grouped send/recv";  // as programs do it
   Json environment = Json::object();
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;

@@ -203,9 +203,19 @@ BASE_NS, STEP_NS, BYTES_PER_NS = 20_000, 500, 350.0
 LINKS = {"schema": 1, "base_ns": BASE_NS, "port": {"latency_ns": STEP_NS, "bytes_per_s": BYTES_PER_NS * 1e9}, "protocols": [{}]}
 
 
+def messages_ns(alone_ns, each_ns):
+    """When the last of some messages has come that share a link: each takes so long alone, and keeps the link busy for `each_ns` of that. All
+    alike, or two: when the shorter one has ended, the other has the link for itself."""
+    use = sum(each_ns / ns for ns in alone_ns)
+    first, last = min(alone_ns), max(alone_ns)
+    return last if use <= 1 else first * use + (last - first)
+
+
 def ring_ns(operation, size, ranks):
-    steps = {"AllReduce": 2 * (ranks - 1), "AlltoAll": 1, "Gather": 1, "Scatter": 1, "Send": 1}
-    parts = {"AllReduce": 2 * (ranks - 1) / ranks, "AllGather": ranks - 1, "ReduceScatter": ranks - 1, "AlltoAll": ranks - 1}
+    if operation == "AlltoAll":
+        return messages_ns([BASE_NS + STEP_NS + size / BYTES_PER_NS] * (ranks - 1), size / BYTES_PER_NS)
+    steps = {"AllReduce": 2 * (ranks - 1), "Gather": 1, "Scatter": 1, "Send": 1}
+    parts = {"AllReduce": 2 * (ranks - 1) / ranks, "AllGather": ranks - 1, "ReduceScatter": ranks - 1}
     return BASE_NS + STEP_NS * steps.get(operation, ranks - 1) + size * parts.get(operation, 1) / BYTES_PER_NS
 
 
@@ -236,7 +246,8 @@ def two_nodes_ns(operation, size, per_node):
     if operation == "Send":  # along one rail
         latency, through_nic = RAIL_NS, 1
     elif operation == "AlltoAll":  # by the receiver's NIC, to which a sender of another rail has a step
-        latency, through_nic = RAIL_NS + (STEP_NS if per_node > 1 else 0), per_node
+        alone_ns = BASE_NS + RAIL_NS + size / RAIL_BYTES_PER_NS
+        return messages_ns([alone_ns, alone_ns + STEP_NS][:per_node], size / RAIL_BYTES_PER_NS)
     elif operation == "AllReduce":  # by trees: half of the bytes up and half down on each, which a ring of two nodes does not beat
         latency, through_nic = 2 * ((per_node - 1) * STEP_NS + RAIL_NS), 1 / per_node
     else:
