@@ -791,6 +791,9 @@ void* Engine::ProgressEntry(void* engine) {
 void Engine::StandIn() {
   for (;;) {
     clock_.Watch();
+    // From here on the clock stands until this thread sleeps: the others may have come back, and
+    // they do not see to what it is about to poll.
+    clock_.Touch();
     std::unique_lock<std::mutex> lock(mutex_);
     ++helping_;
     do {
