@@ -24,10 +24,11 @@ from provenance import ROOT
 
 # What a library's kernel computes, by its name on a GPU and on hostcuda; None: what it launches beside.
 LIBRARY_KERNELS = (
-    (re.compile(r"nvjet_|cutlass.*gemm|cublas.*gemm|.*_gemm_|hostcublas_gemm"), "matrix product"),
+    (re.compile(r"nvjet_|(void )?cutlass.*gemm|cublas.*gemm|.*_gemm_|hostcublas_gemm"), "matrix product"),
     (re.compile(r"cudnn_generated.*sdpa.*fprop|hostcudnn_sdpafwd"), "attention"),
     (re.compile(r"cudnn_generated.*sdpa.*bprop|hostcudnn_sdpabwd"), "attention, backward"),
-    (re.compile(r"(void )?cudnn::|(void )?cublasLt::|(void )?cublas|splitKreduce|set$"), None),
+    (re.compile(r"(void )?cudnn::|(void )?cublasLt::|(void )?cublas|splitKreduce"), None),
+    (re.compile(r"set$"), None),  # memory sets, most of them of those libraries
 )
 
 

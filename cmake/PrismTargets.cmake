@@ -57,7 +57,7 @@ function(prism_library NAME)
   target_link_libraries(${NAME} PUBLIC ${A_DEPS} Threads::Threads PRIVATE prism_warnings prism_sanitize)
 endfunction()
 
-# What has one thread by design is not built for the thread sanitizer.
+# SINGLE_THREADED tests, in whose sources and tests no thread is started, are not built for the thread sanitizer.
 set(PRISM_BUILD_SINGLE_THREADED_TESTS ${PRISM_BUILD_TESTS})
 if(PRISM_SANITIZE STREQUAL "thread")
   set(PRISM_BUILD_SINGLE_THREADED_TESTS OFF)

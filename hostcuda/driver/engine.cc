@@ -426,6 +426,7 @@ bool Engine::WaitUntil(std::unique_lock<std::mutex>& lock, Predicate done, const
     if (is_done || (give_up.at_ns != UINT64_MAX && clock_.NowNs() >= give_up.at_ns)) break;
     if (give_up.turn_ns != UINT64_MAX && clock_.HadTurn(give_up.turn_ns)) {
       AwaitPolls(lock);
+      is_done = done();
       break;
     }
     Sleep(lock, before, give_up);
@@ -440,6 +441,7 @@ bool Engine::WaitUntil(std::unique_lock<std::mutex>& lock, Predicate done, const
   return is_done;
 }
 
+// A Poll that is not lasting neither sleeps on the clock nor takes a lock that is held over a call.
 void Engine::AwaitPolls(std::unique_lock<std::mutex>& lock) {
   if (t_polls > 0) return;  // it may be this thread's
   const auto runs = [](const StreamRef& stream) { return stream->running && !stream->lasting; };
@@ -525,6 +527,7 @@ CUresult Engine::Busy(uint64_t* ns, const Event& start, const Event& end) {
     if (event->stream != nullptr && !Reached({event->stream, event->sequence}))
       return CUDA_ERROR_NOT_READY;
   }
+  if (end.busy_ns < start.busy_ns) return CUDA_ERROR_INVALID_VALUE;  // of two streams, or reversed
   *ns = end.busy_ns - start.busy_ns;
   return CUDA_SUCCESS;
 }

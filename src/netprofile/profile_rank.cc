@@ -52,7 +52,8 @@ bool FlowsOneWay(CommOp op) {
 }
 
 struct Group {
-  std::vector<uint32_t> members;  // world ranks, ascending
+  std::vector<uint32_t> members;  // world ranks, ascending; with siblings this rank's group
+  std::vector<uint32_t> first;    // the group of rank 0, the same on all ranks
   uint32_t nodes = 1;
   ncclComm_t comm = nullptr;  // of members
   bool is_member = false;
@@ -149,10 +150,10 @@ class Profiler {
   absl::Status Measure(const Batch& batch);
   absl::Status Barrier(const Batch& batch);
   absl::Status Call(const Batch& batch, uint64_t count);
-  /// Milliseconds of `calls` calls behind a barrier.
   /// The host's time.
   double HostNs() const;
   absl::Status MeasureSync();
+  /// Milliseconds of `calls` calls behind a barrier.
   absl::StatusOr<double> Sample(const Batch& batch, uint64_t count, uint32_t calls);
   /// Makes entries of what all have measured: [repeat][size], nanoseconds a call.
   absl::Status Conclude(const Batch& batch, bool isolated, const std::vector<double>& mine);
@@ -257,7 +258,7 @@ absl::Status Profiler::AddGroup(const GroupShape& shape) {
   auto group = std::make_unique<Group>();
   const uint32_t wanted = std::max(shape.nodes, 1u) * shape.ranks_per_node;
   const std::map<uint32_t, std::vector<uint32_t>> groups = GroupsOf(shape);
-  group->members = groups.at(0);
+  group->members = group->first = groups.at(0);
   uint32_t color = 0;
   group->has_siblings = plan_.siblings && groups.size() > 1 &&
                         std::all_of(groups.begin(), groups.end(),
@@ -286,8 +287,9 @@ absl::Status Profiler::AddGroup(const GroupShape& shape) {
   group->nodes = static_cast<uint32_t>(on_nodes);
   group->is_member =
       std::find(group->members.begin(), group->members.end(), rank()) != group->members.end();
+  // All ranks must find the same, for what follows is collective.
   for (const auto& other : groups_) {
-    if (other->members == group->members) return absl::OkStatus();
+    if (other->first == group->first) return absl::OkStatus();
   }
   if (group->members.size() == world()) {
     group->comm = comm_;

@@ -117,7 +117,8 @@ struct Sequence {
   }
   void Tell(uint64_t ns, uint64_t calls) {
     constexpr uint64_t kShort = uint64_t{1} << 32;
-    // Neither part may run into the other; a second of calls is far from either's end.
+    // Neither part may run into the other: each is taken at half of its range, and one addition is
+    // less than 2^32 ns and one call.
     if (ns < kShort) {
       const uint64_t before = told.fetch_add(ns + calls * kCall, std::memory_order_relaxed);
       if (before % kCall < kCall / 2 && before / kCall < 1 << 19) return;

@@ -359,6 +359,25 @@ TEST_F(WriterTest, LongHostTimeIsSeveralNodes) {
   EXPECT_EQ(ns, 10'000'000'000u);
 }
 
+TEST_F(WriterTest, HostTimeOfManyCallsWithoutANodeIsAllThere) {
+  Writer w;
+  ASSERT_EQ(w.Open(path_.c_str(), 0, 1), 0);
+  const uint32_t t = w.ThisThread();
+  constexpr uint64_t kCalls = 1'200'000, kPauses = 9'000, kPauseNs = 4'000'000'000;
+  for (uint64_t i = 0; i < kPauses; ++i) w.HostTime(kPauseNs);  // ten hours
+  for (uint64_t i = 0; i < kCalls; ++i) w.HostCall(3);
+  w.Mark(MarkKind::kInstant, "x");
+  ASSERT_EQ(w.Close(0), 0);
+  uint64_t ns = 0, calls = 0;
+  const RawFile file(path_);
+  for (const Node& n : file.nodes.at(t)) {
+    ns += n.kind == NodeKind::kHost ? n.b : 0;
+    calls += n.kind == NodeKind::kHost ? n.a : 0;
+  }
+  EXPECT_EQ(ns, kPauses * kPauseNs + 3 * kCalls);
+  EXPECT_EQ(calls, kCalls);
+}
+
 TEST_F(WriterTest, SixteenBytesANodeSuffice) {
   Writer w;
   ASSERT_EQ(w.Open(path_.c_str(), 0, 1), 0);

@@ -295,6 +295,16 @@ def test_groups_whose_like_are_at_work_too_share_the_links(prism, tmp_path):
     assert together[2, 2] == pytest.approx(2 * (64 << 20) / RAIL_BYTES_PER_NS, rel=1e-6)
 
 
+def test_shapes_that_do_not_come_out_even_have_no_siblings(prism):
+    # Groups of two cover six ranks, groups of two of a node do not cover its three: every rank must see that both begin alike.
+    flags = ("--ranks", 6, "--nodes", 2, "--siblings", "--groups", "2,1x2", "--operations", "AllGather", "--sizes", "1KiB:1KiB:2", "--repeats", 1,
+             "--iterations", 1, "--json")
+    result = netprofile(prism, *flags)
+    assert result.code == 0, result.err
+    profile = json.loads(result.out)
+    assert [(e["ranks"], e["nodes"]) for e in profile["entries"] if e["isolated"]] == [(6, 2), (2, 1)]
+
+
 def test_memory_of_a_gpu_is_each_nodes_own(prism):
     # Two buffers of 2 GiB for each of four ranks do not fit 12 GiB together.
     flags = ("--ranks", 4, "--nodes", 4, "--sizes", "2GiB:2GiB:2", "--operations", "AllReduce", "--types", "fp32", "--repeats", 1,

@@ -1,6 +1,7 @@
 // Copies and sets. Synchronous forms also make the host wait for the stream.
 #include <cuda.h>
 
+#include "src/interpose/driver/driver_clock.h"
 #include "src/interpose/driver/numbers.h"
 #include "src/interpose/driver/route.h"
 #include "src/interpose/driver/span_timer.h"
@@ -27,6 +28,8 @@ void Enqueued(trace::KernelKind kind, const char* name, uint64_t bytes, CUstream
   }
   HostClock::Enqueued(writer);
   writer->Launch(number, writer->Kernel(kind, name, kOne, kOne, 0, bytes));
+  // Its time ends here, where the host goes on.
+  if (name == kDtoH && DriverClock::is_virtual()) writer->EndSpan(number);
 }
 
 void EnqueuedAndAwaited(trace::KernelKind kind, const char* name, uint64_t bytes, bool per_thread) {

@@ -43,10 +43,10 @@ void HostClock::Waited() { t_accounted_ns = DriverClock::NowNs(); }
 
 void HostClock::Enqueued(trace::Writer* writer) {
   t_enqueued = true;
-  Ordered(writer);
+  CountSoFar(writer);
 }
 
-void HostClock::Ordered(trace::Writer* writer) {
+void HostClock::CountSoFar(trace::Writer* writer) {
   // A GPU sees work a little before the call ends, which the measured time of the work includes. On
   // a virtual clock work begins when the call has taken its time.
   if (!DriverClock::is_virtual() || t_accounted_ns == 0) return;

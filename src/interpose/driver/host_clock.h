@@ -24,10 +24,10 @@ class HostClock {
   /// The thread has waited until now.
   static void Waited();
   /// The call has enqueued work, of which a node comes next: whoever enqueues next from another
-  /// thread had to wait for it.
+  /// thread had to wait for it. Also CountSoFar.
   static void Enqueued(trace::Writer* writer);
-  /// The same of what other threads do not wait for.
-  static void Ordered(trace::Writer* writer);
+  /// On a virtual clock: what the call has taken so far counts before the node that comes next.
+  static void CountSoFar(trace::Writer* writer);
 };
 
 }  // namespace prism::interpose::driver

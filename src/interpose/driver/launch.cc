@@ -80,7 +80,7 @@ CUresult LaunchHostFunc(Route real, CUstream stream, CUhostFn function, void* ar
   const CUresult result = real(stream, function, argument);
   if (trace::Writer* writer = Rank::Get().writer();
       writer != nullptr && result == CUDA_SUCCESS && !IsCapturing(stream, real.per_thread)) {
-    HostClock::Ordered(writer);
+    HostClock::CountSoFar(writer);
     writer->StreamNode(StreamNumber(writer, stream, real.per_thread), trace::NodeKind::kHostFunc);
   }
   return result;
@@ -91,7 +91,7 @@ CUresult StreamAddCallback(Route real, CUstream stream, CUstreamCallback callbac
   SpanTimer::Get().BeforeNode(stream, real.per_thread);
   const CUresult result = real(stream, callback, argument, flags);
   if (trace::Writer* writer = Rank::Get().writer(); writer != nullptr && result == CUDA_SUCCESS) {
-    HostClock::Ordered(writer);
+    HostClock::CountSoFar(writer);
     writer->StreamNode(StreamNumber(writer, stream, real.per_thread), trace::NodeKind::kHostFunc);
   }
   return result;
@@ -156,7 +156,7 @@ CUresult GraphLaunch(Route real, CUgraphExec exec, CUstream stream) {
     if (found == graphs.kernel.end()) return result;
     number = found->second;
   }
-  HostClock::Ordered(writer);
+  HostClock::CountSoFar(writer);
   writer->Launch(StreamNumber(writer, stream, real.per_thread), number);
   return result;
 }

@@ -251,6 +251,7 @@ void SpanTimer::BeforeLaunch(CUstream handle, bool per_thread) {
   stream.handle = handle;
   GiveBack(state, stream.start);  // of a launch that failed
   stream.start = Put(state, handle);
+  stream.waited = false;
 }
 
 void SpanTimer::BeforeNode(CUstream handle, bool per_thread) {
@@ -263,7 +264,9 @@ void SpanTimer::Waited(uint32_t number) {
   if (!active()) return;
   State& state = GetState();
   std::lock_guard lock(state.mutex);
-  state.streams[number].waited = true;
+  const auto found = state.streams.find(number);
+  if (found != state.streams.end() && found->second.start.event != nullptr)
+    found->second.waited = true;
 }
 
 void SpanTimer::BeforeNcclKernel(CUstream handle) {

@@ -2,8 +2,9 @@
 //
 // An event is put before and behind each of them, on their own stream; a thread of its own asks for
 // the time between when both are complete and writes it as timing of the node. A duration is thus
-// what the stream was occupied for: of a communication from this rank being ready to its end.
-// Inactive (every call returns at once) until Start.
+// what the stream was occupied for: of a communication from this rank being ready to its end. On a
+// virtual clock every launch is a span, and its time what the stream worked
+// (DriverClock::BusyTime). Inactive (every call returns at once) until Start.
 //
 //   SpanTimer& timer = SpanTimer::Get();
 //   timer.BeforeLaunch(stream, per_thread); real(...); writer->Launch(...);   // the span's end

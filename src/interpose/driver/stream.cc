@@ -72,7 +72,7 @@ CUresult StreamWaitEvent(Route real, CUstream stream, CUevent event, unsigned fl
   SpanTimer::Get().BeforeNode(stream, real.per_thread);
   const CUresult result = real(stream, event, flags);
   if (result == CUDA_SUCCESS && !IsCapturing(stream, real.per_thread)) {
-    HostClock::Ordered(writer);
+    HostClock::CountSoFar(writer);
     writer->Wait(StreamNumber(writer, stream, real.per_thread), version.event, version.version);
   }
   return result;
@@ -153,7 +153,7 @@ CUresult StreamWaitValue32(Route real, CUstream stream, CUdeviceptr address, cuu
   const CUresult result = real(stream, address, value, flags);
   if (trace::Writer* writer = Writer();
       writer != nullptr && result == CUDA_SUCCESS && !IsCapturing(stream, real.per_thread)) {
-    HostClock::Ordered(writer);
+    HostClock::CountSoFar(writer);
     writer->StreamNode(StreamNumber(writer, stream, real.per_thread), trace::NodeKind::kValueWait);
   }
   return result;
@@ -165,7 +165,7 @@ CUresult StreamWriteValue32(Route real, CUstream stream, CUdeviceptr address, cu
   const CUresult result = real(stream, address, value, flags);
   if (trace::Writer* writer = Writer();
       writer != nullptr && result == CUDA_SUCCESS && !IsCapturing(stream, real.per_thread)) {
-    HostClock::Ordered(writer);
+    HostClock::CountSoFar(writer);
     writer->StreamNode(StreamNumber(writer, stream, real.per_thread), trace::NodeKind::kValueWrite);
   }
   return result;
