@@ -69,7 +69,8 @@ int hostcudaClockIsVirtual(void);
 
 // Sets *ns to the nanoseconds that kernels, copies and graphs took between two events (CUevent) of
 // one stream, both reached: less than what cudaEventElapsedTime says by the time in which the
-// stream had nothing to do; a graph counts as a whole. CUDA_ERROR_NOT_SUPPORTED on the clock `free`.
+// stream had nothing to do; a graph counts as a whole. CUDA_ERROR_NOT_SUPPORTED on the clock
+// `free`.
 int hostcudaBusyTime(void* start, void* end, unsigned long long* ns);
 
 // While the sum of a thread's changes (+1, -1) is positive, its CUDA calls and the work that they
