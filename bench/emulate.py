@@ -15,17 +15,15 @@ missed (iteration time: mean error 3 %, each 5 %; allocated memory of rank 0 equ
 """
 
 import argparse
-import hashlib
 import json
 import os
 import shlex
-import shutil
 import statistics
 import sys
 from pathlib import Path
 
-from provenance import ROOT, provenance
-from record import gpus
+from predictions import completed_verb, read_predictions, write_predictions
+from provenance import ROOT, gpus, provenance
 from torchrun import RANK_LINE, STEP_LINE, RunFailed, last_error, progress, run_to_end, torchrun
 
 SCHEMA = 1
@@ -70,12 +68,7 @@ class Runner:
         return text
 
     def verb(self, name: str, folder: Path, job: str, *arguments) -> str:
-        """Runs a verb of prism into `folder`/`job` unless that is complete; returns what it printed."""
-        log, state = folder / f"{job}.log", folder / job / "job.json"
-        if state.exists() and log.exists() and json.loads(state.read_text()).get("state") == "complete":
-            return log.read_text()
-        shutil.rmtree(folder / job, ignore_errors=True)
-        return self.run([self.options.prism, name, "--job", folder / job, *arguments], log)
+        return completed_verb(self.run, self.options.prism, name, folder, job, arguments)
 
 
 def figures(text: str) -> dict:
@@ -90,7 +83,7 @@ def figures(text: str) -> dict:
 def predict(options: argparse.Namespace) -> int:
     runner, failed, predictions = Runner(options), False, {}
     network = ("--network", options.network) if options.network else ()
-    device = ("--device", options.device)
+    device = ("--device", "cuda")  # without a GPU: host_accuracy.py, on the virtual clock
     for case in options.cases:
         folder = options.out / case
         folder.mkdir(parents=True, exist_ok=True)
@@ -107,20 +100,13 @@ def predict(options: argparse.Namespace) -> int:
         except RunFailed as failure:
             failed = True
             progress(f"emulate: {case}: {failure}")
-    text = json.dumps({**provenance(), "gpus": gpus(), "world": options.world, "cases": predictions}, indent=1)
-    (options.out / "predictions.json").write_text(text)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    (options.out / "predictions.sha256").write_text(digest + "\n")
-    print(f"predictions.json sha256 {digest}")
+    write_predictions(options.out, {**provenance(), "gpus": gpus(), "world": options.world, "cases": predictions})
     return 1 if failed else 0
 
 
 def truth(options: argparse.Namespace) -> int:
     runner, failed = Runner(options), False
-    written = (options.out / "predictions.json").read_bytes()
-    digest = hashlib.sha256(written).hexdigest()
-    if digest != (options.out / "predictions.sha256").read_text().strip():
-        sys.exit("predictions.json is not what was hashed: predict again")
+    _, digest = read_predictions(options.out)
     for case in options.cases:
         for repeat in range(options.repeats):
             file = options.out / case / f"truth-{repeat}.json"
@@ -137,8 +123,7 @@ def truth(options: argparse.Namespace) -> int:
 
 
 def evaluate(options: argparse.Namespace) -> int:
-    head = json.loads((options.out / "predictions.json").read_text())
-    digest = (options.out / "predictions.sha256").read_text().strip()
+    head, digest = read_predictions(options.out)
     rows = []
     for case, predicted in head.pop("cases").items():
         runs = [json.loads(file.read_text()) for file in sorted((options.out / case).glob("truth-*.json"))]
@@ -183,7 +168,6 @@ def parse_arguments() -> argparse.Namespace:
         verb.add_argument("--timeout", type=float, default=180, metavar="S")
         verb.add_argument("--extra", type=shlex.split, default=[], metavar="FLAGS", help="further flags of the examples, e.g. a smaller model")
     prediction.add_argument("--prism", type=Path, default=ROOT / "build/ci/bin/prism", metavar="FILE")
-    prediction.add_argument("--device", choices=["cuda", "host"], default="cuda")
     prediction.add_argument("--target", default="h200x8")
     prediction.add_argument("--network", type=Path, metavar="FILE", help="profile of `prism netprofile`; formulas without")
     prediction.add_argument("--ablations", nargs="*", choices=ABLATIONS, default=[])

@@ -26,8 +26,7 @@ import tempfile
 from pathlib import Path
 
 from exactness import KINDS, differences
-from provenance import ROOT, provenance
-from record import gpus
+from provenance import ROOT, gpus, provenance
 from torchrun import RunFailed, TrainingRun, progress, run_training, torchrun
 
 SCHEMA = 1
@@ -124,7 +123,7 @@ def main() -> int:
             print(f"{name:9} losses {'bitwise' if row['losses_bitwise'] else 'DIFFER'}, parameters {'bitwise' if row['parameters_bitwise'] else 'DIFFER'}, "
                   f"true runs {'agree' if row['true_runs_agree'] else 'differ'}; {options.wide} ranks and one differ by {row['wide_difference']:.1e}  "
                   f"{'MISSED: ' + '; '.join(row['missed']) if row['missed'] else 'ok'}", flush=True)  # fmt: skip
-    result = {"schema": SCHEMA, "benchmark": "exactness-gpu", **provenance(), "gpus": gpus() if options.device == "cuda" else [],
+    result = {"schema": SCHEMA, "benchmark": "exactness-gpu", **provenance(), "gpus": gpus(),
               "world": options.world, "wide": options.wide, "steps": options.steps, "repeats": options.repeats, "cases": rows}  # fmt: skip
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)

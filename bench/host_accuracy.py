@@ -26,12 +26,12 @@ import json
 import os
 import random
 import re
-import shutil
 import statistics
 import sys
 import uuid
 from pathlib import Path
 
+from predictions import completed_verb, read_predictions, write_predictions
 from provenance import ROOT, provenance
 from torchrun import RunFailed, last_error, progress, run_to_end, torchrun
 
@@ -170,12 +170,7 @@ class Runner:
         return text
 
     def verb(self, name: str, folder: Path, job: str, environment: dict[str, str], *arguments) -> str:
-        """Runs a verb of prism into `folder`/`job` unless that is complete; returns what it printed."""
-        log, state = folder / f"{job}.log", folder / job / "job.json"
-        if state.exists() and log.exists() and json.loads(state.read_text()).get("state") == "complete":
-            return log.read_text()
-        shutil.rmtree(folder / job, ignore_errors=True)
-        return self.run([self.prism, name, "--job", folder / job, *arguments], log, environment)
+        return completed_verb(lambda command, log: self.run(command, log, environment), self.prism, name, folder, job, arguments)
 
 
 def iteration(times_ns: list[float], steps: int, source: str) -> dict:
@@ -252,24 +247,9 @@ def predict(options: argparse.Namespace) -> int:
             row["failure"] = str(failure)
             progress(f"host_accuracy: {case.name}: {failure}")
         predictions.append(row)
-    text = json.dumps({**provenance(), "seed": options.seed, "ranks": options.ranks, "without": options.without,
-                       "steps": options.steps, "cases": predictions}, indent=1)  # fmt: skip
-    (options.out / "predictions.json").write_text(text)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    (options.out / "predictions.sha256").write_text(digest + "\n")
-    print(f"predictions.json sha256 {digest}")
+    write_predictions(options.out, {**provenance(), "seed": options.seed, "ranks": options.ranks, "without": options.without,
+                                    "steps": options.steps, "cases": predictions})  # fmt: skip
     return 1 if failed else 0
-
-
-def read_predictions(folder: Path) -> tuple[dict, str]:
-    """The predictions and their hash; refuses such as are not those that were hashed."""
-    if not (folder / "predictions.sha256").exists():
-        sys.exit(f"{folder} holds no predictions: predict first")
-    written = (folder / "predictions.json").read_bytes()
-    digest = hashlib.sha256(written).hexdigest()
-    if digest != (folder / "predictions.sha256").read_text().strip():
-        sys.exit("predictions.json is not what was hashed: predict again")
-    return json.loads(written), digest
 
 
 def case_of(row: dict) -> Case:

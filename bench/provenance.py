@@ -36,6 +36,16 @@ def memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def gpus() -> list[str]:
+    """Name and driver version of each GPU of this machine; none where there is no NVIDIA driver."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        asked = subprocess.run(query, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return []
+    return asked.stdout.strip().splitlines()
+
+
 def provenance() -> dict:
     return {
         "commit": commit(),

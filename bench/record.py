@@ -28,7 +28,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from provenance import ROOT, provenance
+from provenance import ROOT, gpus, provenance
 from torchrun import RunFailed, progress, run_training, torchrun
 
 SCHEMA = 1
@@ -80,13 +80,6 @@ def run(options: argparse.Namespace) -> int:
             (folder / f"{number}-{kind}.json").write_text(json.dumps(steps))
             progress(f"record: {case} {number} {kind}: median {statistics.median(steps[WARM_UP:]):.3f} ms")
     return 1 if failed else 0
-
-
-def gpus() -> list[str]:
-    asked = subprocess.run(
-        ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True, check=False
-    )
-    return asked.stdout.strip().splitlines()
 
 
 def simulate(options: argparse.Namespace, job: Path, *flags: str) -> tuple[float, int]:
