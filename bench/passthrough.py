@@ -8,18 +8,13 @@ Needs a GPU and its driver. The bar: the upper end of the 95 % confidence interv
 """
 import argparse
 import json
-import math
 import os
 import pathlib
-import statistics
 import subprocess
 import sys
 
-from provenance import provenance
-
-# Two-sided 95 % quantiles of Student's t for 1..20 degrees of freedom.
-STUDENT = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-           2.110, 2.101, 2.093, 2.086]
+from intervals import interval
+from provenance import gpus, provenance
 
 LOOP = """
 import os, sys, time
@@ -64,17 +59,6 @@ def find_real():
     return {k: v for k, v in real.items() if v}
 
 
-def gpu():
-    asked = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True)
-    return asked.stdout.strip()
-
-
-def interval(values):
-    mean = statistics.mean(values)
-    half = STUDENT[min(len(values) - 1, 20) - 1] * statistics.stdev(values) / math.sqrt(len(values))
-    return mean - half, mean, mean + half
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shims", type=pathlib.Path, required=True)
@@ -107,7 +91,7 @@ def main():
     result = {"schema": 1, "benchmark": "passthrough", **provenance(), "calls_ns": calls,
               "added_ns": {name: round(calls["with"][name] - ns, 1) for name, ns in calls["without"].items()},
               "iteration_ms": iterations, "overhead": {"mean": mean, "low95": low, "high95": high},
-              "loop": dict(zip(("width", "length", "steps", "cores"), map(int, loop))), "gpu": gpu()}
+              "loop": dict(zip(("width", "length", "steps", "cores"), map(int, loop))), "gpus": gpus()}
     print(json.dumps(result, indent=1))
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")

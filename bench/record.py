@@ -4,7 +4,7 @@
     bench/record.py run --out runs                        # on a machine with the GPUs: makes the runs, keeps the jobs
     bench/record.py evaluate --runs runs --output FILE    # anywhere: replays the jobs, prints and writes the result
 
-For each case, in this order: a plain run, a recorded one, a plain one with DELAY extra on rank 1 in every step, a plain
+For each case, in this order: a plain run, a recorded one, a plain one with DELAY extra on rank 0 in every step (which waits for its GPU at each step's end, so that nothing hides the delay), a plain
 one, a recorded one. Times are the program's own (of each step, with a synchronization at its end), steps from the third on.
 
 | figure | predicted | truth | bar |
@@ -13,7 +13,9 @@ one, a recorded one. Times are the program's own (of each step, with a synchroni
 | steps  | `--samples odd-steps`: every step takes what was measured in an odd one | the same | reported |
 | spread | | median of the odd steps over that of the even ones: what the truth itself moves | reported |
 | delay  | replay of the job with `--delay 1:DELAY`, over the one without | delayed plain run's median over that of the plain runs | 1 % |
-| cost   | | recorded runs' median over that of the plain ones | reported |
+| cost   | | recorded runs over plain ones, in pairs of neighbours: mean, and its 95 % interval from three pairs on | upper end 1 % |
+
+Ten pairs of a case: `run --cases fsdp2 --order $(for i in {1..10}; do echo plain record; done)`.
 
 Exit code: 0, 1 if a run failed, 3 if a bar was missed.
 """
@@ -28,6 +30,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from intervals import interval
 from provenance import ROOT, gpus, provenance
 from torchrun import RunFailed, progress, run_training, torchrun
 
@@ -41,7 +44,7 @@ CASES = {
     "expert": ("train_moe.py", "--preset", "small", "--hidden", "2048", "--heads", "32", "--key-value-heads", "8",
                "--feed-forward", "2048", "--dtype", "bf16", "--seq", "2048", "--micro-batch", "8"),
 }  # fmt: skip
-BARS = {"replay": 0.005, "delay": 0.01}
+BARS = {"replay": 0.005, "delay": 0.01, "cost": 0.01}
 
 
 class Runner:
@@ -54,7 +57,7 @@ class Runner:
         file, *flags = CASES[case]
         program = [ROOT / "examples" / file, *flags, *options.extra, "--steps", options.steps]
         if kind == "delayed":
-            program = [ROOT / "bench/programs/delayed.py", "1", options.delay_ms / 1e3, *program]
+            program = [ROOT / "bench/programs/delayed.py", "0", options.delay_ms / 1e3, *program]
         command = [*torchrun(options.python, options.world), *program]
         if kind == "record":
             command = [options.prism, "record", "--device", options.device, "--job", job, "--", *command]
@@ -127,10 +130,14 @@ def evaluate(options: argparse.Namespace) -> int:
         row["medians_ms"] = medians
         row["missed"] = [f"replay {r['error']:+.2%}" for r in row["replay"] if abs(r["error"]) > BARS["replay"]]
         if "plain" in medians and "record" in medians:
-            row["cost"] = medians["record"] / medians["plain"] - 1
+            pairs = [statistics.median(with_) / statistics.median(without) - 1 for with_, without in zip(times["record"], times["plain"])]
+            low, mean, high = interval(pairs) if len(pairs) > 2 else (None, statistics.mean(pairs), None)
+            row["cost"] = {"mean": mean, "low": low, "high": high, "pairs": pairs}
+            if high is not None and high > BARS["cost"]:
+                row["missed"].append(f"cost at most {high:+.2%}")
         if "plain" in medians and "delayed" in medians and "record" in medians:
             jobs = [folder / f"job-{file.stem.split('-')[0]}" for file in sorted(folder.glob("*-record.json"))]
-            delay = ("--delay", f"1:{head['delay_ms']}ms")
+            delay = ("--delay", f"0:{head['delay_ms']}ms")
             predicted = statistics.mean([simulate(options, job, *delay)[0] / simulate(options, job)[0] for job in jobs])
             truth = medians["delayed"] / medians["plain"]
             row["delay"] = {"predicted": predicted, "truth": truth, "error": predicted / truth - 1}
@@ -139,7 +146,8 @@ def evaluate(options: argparse.Namespace) -> int:
         rows.append(row)
         shown = "  ".join(f"{r['predicted_ms']:.2f} for {r['truth_ms']:.2f} ms ({r['error']:+.2%}, steps {r['steps_error']:+.2%}, spread {r['spread']:+.2%})" for r in row["replay"])
         shown += f"  delay {row['delay']['predicted']:.4f} for {row['delay']['truth']:.4f}" if "delay" in row else ""
-        shown += f"  cost {row['cost']:+.2%}" if "cost" in row else ""
+        shown += f"  cost {row['cost']['mean']:+.2%}" if "cost" in row else ""
+        shown += f" ({row['cost']['low']:+.2%} to {row['cost']['high']:+.2%})" if "cost" in row and row["cost"]["high"] is not None else ""
         print(f"{case:8} {shown}  {'MISSED: ' + '; '.join(row['missed']) if row['missed'] else 'ok'}")
     result = {"schema": SCHEMA, "benchmark": "record", "recorded": head, **provenance(), "bars": BARS, "cases": rows}
     if options.output:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 STEP_LINE = re.compile(r"^(?:\[rank\d+\]: )?step (\d+) loss \S+ (\S+) max_memory_allocated \d+ took (\S+) ms$", re.M)
-RANK_LINE = re.compile(r"^(?:\[rank\d+\]: )?rank (\d+) (?:checksum ([0-9a-f]+) )?max_memory_allocated (\d+) max_memory_reserved (\d+)", re.M)
+RANK_LINE = re.compile(r"^(?:\[rank\d+\]: )?rank (\d+) (?:checksum ([0-9a-f]+) )?max_memory_allocated (\d+) max_memory_reserved (\d+)(?: device_memory_used (\d+))?", re.M)
 
 
 class RunFailed(Exception):
@@ -94,7 +94,7 @@ def run_training(
     """Runs an example to its end and parses what it printed."""
     code, text, seconds = run_to_end(command, {"OMP_NUM_THREADS": "1"} | dict(environment), timeout)
     reported = {int(step): (loss, float(ms)) for step, loss, ms in STEP_LINE.findall(text)}
-    ranked = {int(rank): (checksum, int(a), int(r)) for rank, checksum, a, r in RANK_LINE.findall(text)}
+    ranked = {int(rank): (checksum, int(a), int(r)) for rank, checksum, a, r, _ in RANK_LINE.findall(text)}
     reason = None
     if code is None:
         reason = f"did not end within {timeout:.0f} s"

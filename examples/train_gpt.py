@@ -409,7 +409,11 @@ def say(line: str) -> None:
 def report_rank(model: nn.Module, device: torch.device, with_checksum: bool) -> None:
     allocated, reserved = peak_memory(device)
     shown = f" checksum {checksum(model)}" if with_checksum else ""
-    say(f"rank {dist.get_rank()}{shown} max_memory_allocated {allocated} max_memory_reserved {reserved}")
+    used = ""
+    if device.type == "cuda":  # whoever uses it, as the device says
+        free, total = torch.cuda.mem_get_info(device)
+        used = f" device_memory_used {total - free}"
+    say(f"rank {dist.get_rank()}{shown} max_memory_allocated {allocated} max_memory_reserved {reserved}{used}")
 
 
 def report_step(number: int, loss: Tensor, device: torch.device, begun: float) -> float:

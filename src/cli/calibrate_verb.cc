@@ -36,6 +36,12 @@ class CalibrateVerb final : public Verb {
     app.add_option("DIR", captured_, "Job directory of the captured job")
         ->required()
         ->type_name("DIR");
+    app.add_option(
+           "--spans", spans_,
+           "How spans of an idle stream are timed on a GPU: held (the stream waits until all "
+           "of the span is enqueued), or launched (as the host comes to it, gaps and all)")
+        ->capture_default_str()
+        ->type_name("HOW");
     AddNetworkFlag(app, &network_);
     clock_.AddTo(app);
     flags_.AddTo(app);
@@ -44,6 +50,7 @@ class CalibrateVerb final : public Verb {
 
   absl::StatusOr<int> Run(const Invocation& invocation) override {
     PRISM_ASSIGN_OR_RETURN(CaptureOptions options, flags_.Options());
+    PRISM_RETURN_IF_ERROR(OneOf("--spans", spans_, {"held", "launched"}));
     if (!IsMeasured(options, clock_.is_virtual())) {
       return WithHint(absl::InvalidArgumentError("neither --device cuda nor --clock virtual is "
                                                  "given: there is nothing to time"),
@@ -106,7 +113,8 @@ class CalibrateVerb final : public Verb {
     std::filesystem::create_directory(job->path() + "/slices", error);
     PRISM_ASSIGN_OR_RETURN(
         const SandboxResult result,
-        RunSandbox(captured, {.rank = rank, .clock = clock}, options, invocation));
+        RunSandbox(captured, {.rank = rank, .hold = spans_ == "held", .clock = clock}, options,
+                   invocation));
     if (!result.capture.reason.empty()) {
       spdlog::error("rank {} failed: {}", rank, result.capture.reason);
       return result.capture.exit_code == 0 ? kExitOwnFailure : result.capture.exit_code;
@@ -129,6 +137,7 @@ class CalibrateVerb final : public Verb {
   ClockFlag clock_;
   CLI::Option* target_ = nullptr;
   std::string captured_;
+  std::string spans_ = "held";
   std::string network_;
 };
 

@@ -630,6 +630,7 @@ absl::StatusOr<CaptureResult> Session::Run() {
     const bool computes = options_.device == Device::kCuda || options_.values == "cpu";
     if (computes) rules.welcome_flags |= wire::kMirrorPayloads;
     if (options_.emulation->measure) rules.welcome_flags |= wire::kMeasure;
+    if (options_.emulation->hold) rules.welcome_flags |= wire::kHoldStreams;
     if (VirtualClock* clock = Clock()) {
       rules.clock_number = clock->number();
       rules.call_ns = options_.emulation->call_ns;

@@ -33,6 +33,7 @@ struct Emulation {
   std::string captured;           // job directory of the graph that is played
   bool stall = false;             // on a GPU: streams wait, and no kernel stands for NCCL's
   bool measure = false;           // spans and host time
+  bool hold = false;              // idle streams, while a span is enqueued
   VirtualClock* clock = nullptr;  // null: this machine's
   uint32_t call_ns = 0;           // what a communication's call takes on that clock
 };

@@ -7,6 +7,8 @@
 #include "src/cli/report_flags.h"
 #include "src/cli/sandbox.h"
 #include "src/cli/verbs.h"
+#include "src/graph/measured.h"
+#include "src/graph/step.h"
 
 namespace prism::cli {
 namespace {
@@ -42,6 +44,12 @@ class EmulateVerb final : public Verb {
                    "bytes through local memory), or stall (the stream waits)")
         ->capture_default_str()
         ->type_name("WHAT");
+    app.add_option(
+           "--samples", samples_,
+           "Which measurements stand for a step of a played rank: own (each step's), or all "
+           "(medians over the training steps without the first two)")
+        ->capture_default_str()
+        ->type_name("WHICH");
     AddNetworkFlag(app, &network_);
     clock_.AddTo(app);
     flags_.AddTo(app);
@@ -52,12 +60,18 @@ class EmulateVerb final : public Verb {
     PRISM_ASSIGN_OR_RETURN(CaptureOptions options, flags_.Options());
     PRISM_RETURN_IF_ERROR(OneOf("--peers", peers_, {"auto", "timed", "instant"}));
     PRISM_RETURN_IF_ERROR(OneOf("--stand-in", stand_in_, {"kernel", "stall"}));
+    PRISM_RETURN_IF_ERROR(OneOf("--samples", samples_, {"own", "all"}));
     if (!options.device.has_value()) {
       return WithHint(absl::InvalidArgumentError("--device none: a job without CUDA has nothing "
                                                  "to emulate"),
                       "--device host, or cuda");
     }
-    PRISM_ASSIGN_OR_RETURN(const CapturedJob captured, OpenCaptured(captured_, network_));
+    PRISM_ASSIGN_OR_RETURN(CapturedJob captured, OpenCaptured(captured_, network_));
+    if (samples_ != "own") {
+      PRISM_ASSIGN_OR_RETURN(const graph::Steps steps, graph::DetectSteps(&captured.graph));
+      PRISM_RETURN_IF_ERROR(
+          graph::Resample(&captured.graph, steps, *graph::SamplesOf(samples_)).status());
+    }
     if (target_->count() == 0) options.target = captured.target;
     const uint32_t world = captured.graph.world;
     if (rank_ >= world) {
@@ -109,6 +123,7 @@ class EmulateVerb final : public Verb {
   std::string captured_;
   std::string network_;
   std::string peers_ = "auto";
+  std::string samples_ = "own";
   std::string stand_in_ = "kernel";
   uint32_t rank_ = 0;
 };

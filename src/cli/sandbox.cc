@@ -92,8 +92,8 @@ absl::StatusOr<SandboxResult> RunSandbox(const CapturedJob& captured, const Sand
     return received.status();
   }
   const bool measure = IsMeasured(options, sandbox.clock != nullptr);
-  options.emulation =
-      Emulation{&played, {sandbox.rank}, captured.path, sandbox.stall, measure, sandbox.clock, 0};
+  options.emulation = Emulation{&played, {sandbox.rank}, captured.path, sandbox.stall,
+                                measure, sandbox.hold,   sandbox.clock, 0};
   if (captured.network != nullptr)
     options.emulation->call_ns = static_cast<uint32_t>(captured.network->profile().call_ns());
   // Larger ones the device fills from the rank's own data.

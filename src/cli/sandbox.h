@@ -38,6 +38,7 @@ struct Sandbox {
   uint32_t rank = 0;  // world rank that runs
   Peers peers = Peers::kInstant;
   bool stall = false;             // on a GPU: streams wait, and no kernel stands for NCCL's
+  bool hold = false;              // on a GPU: idle streams, while a span is enqueued
   VirtualClock* clock = nullptr;  // that the rank keeps to; null: this machine's
 };
 

@@ -17,6 +17,12 @@ void Enqueueing(CUstream stream, bool per_thread) {
   if (Rank::Get().writer() != nullptr) SpanTimer::Get().BeforeLaunch(stream, per_thread);
 }
 
+/// The same, before a call in which the host waits, or may.
+void EnqueueingAwaited(CUstream stream, bool per_thread) {
+  Enqueueing(stream, per_thread);
+  SpanTimer::Get().BeforeBlocking();
+}
+
 void Enqueued(trace::KernelKind kind, const char* name, uint64_t bytes, CUstream stream,
               bool per_thread) {
   trace::Writer* writer = Rank::Get().writer();
@@ -74,7 +80,8 @@ constexpr auto kCopy = trace::KernelKind::kCopy;
 
 template <const char* kName, class To, class From>
 CUresult CopyAsync(Route real, To to, From from, size_t bytes, CUstream stream) {
-  Enqueueing(stream, real.per_thread);
+  // Of pageable memory also this form waits.
+  (kName == kDtoD ? Enqueueing : EnqueueingAwaited)(stream, real.per_thread);
   const CUresult result = real(to, from, bytes, stream);
   if (result == CUDA_SUCCESS) Enqueued(kCopy, kName, bytes, stream, real.per_thread);
   return result;
@@ -82,7 +89,7 @@ CUresult CopyAsync(Route real, To to, From from, size_t bytes, CUstream stream) 
 
 template <const char* kName, class To, class From>
 CUresult Copy(Route real, To to, From from, size_t bytes) {
-  Enqueueing(nullptr, real.per_thread);
+  EnqueueingAwaited(nullptr, real.per_thread);
   const CUresult result = real(to, from, bytes);
   if (result == CUDA_SUCCESS) EnqueuedAndAwaited(kCopy, kName, bytes, real.per_thread);
   return result;
@@ -96,7 +103,7 @@ CUresult CopyDtoD(Route real, CUdeviceptr to, CUdeviceptr from, size_t bytes) {
 }
 
 CUresult CopyUnified(Route real, CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-  Enqueueing(nullptr, real.per_thread);
+  EnqueueingAwaited(nullptr, real.per_thread);
   const CUresult result = real(to, from, bytes);
   if (result == CUDA_SUCCESS) {
     EnqueuedAndAwaited(kCopy, DirectionOf(to, from), bytes, real.per_thread);
@@ -106,7 +113,7 @@ CUresult CopyUnified(Route real, CUdeviceptr to, CUdeviceptr from, size_t bytes)
 
 CUresult CopyUnifiedAsync(Route real, CUdeviceptr to, CUdeviceptr from, size_t bytes,
                           CUstream stream) {
-  Enqueueing(stream, real.per_thread);
+  EnqueueingAwaited(stream, real.per_thread);
   const CUresult result = real(to, from, bytes, stream);
   if (result == CUDA_SUCCESS) {
     Enqueued(kCopy, DirectionOf(to, from), bytes, stream, real.per_thread);
@@ -123,7 +130,7 @@ CUresult CopyPeerAsync(Route real, CUdeviceptr to, CUcontext to_context, CUdevic
 }
 
 CUresult Copy2D(Route real, const CUDA_MEMCPY2D* p) {
-  Enqueueing(nullptr, real.per_thread);
+  EnqueueingAwaited(nullptr, real.per_thread);
   const CUresult result = real(p);
   if (result == CUDA_SUCCESS && Rank::Get().writer() != nullptr) {
     EnqueuedAndAwaited(kCopy, DirectionOf(*p), p->WidthInBytes * p->Height, real.per_thread);
@@ -132,7 +139,7 @@ CUresult Copy2D(Route real, const CUDA_MEMCPY2D* p) {
 }
 
 CUresult Copy2DAsync(Route real, const CUDA_MEMCPY2D* p, CUstream stream) {
-  Enqueueing(stream, real.per_thread);
+  EnqueueingAwaited(stream, real.per_thread);
   const CUresult result = real(p, stream);
   if (result == CUDA_SUCCESS && Rank::Get().writer() != nullptr) {
     Enqueued(kCopy, DirectionOf(*p), p->WidthInBytes * p->Height, stream, real.per_thread);
@@ -141,7 +148,7 @@ CUresult Copy2DAsync(Route real, const CUDA_MEMCPY2D* p, CUstream stream) {
 }
 
 CUresult Copy3DAsync(Route real, const CUDA_MEMCPY3D* p, CUstream stream) {
-  Enqueueing(stream, real.per_thread);
+  EnqueueingAwaited(stream, real.per_thread);
   const CUresult result = real(p, stream);
   if (result == CUDA_SUCCESS && Rank::Get().writer() != nullptr) {
     Enqueued(kCopy, DirectionOf(*p), p->WidthInBytes * p->Height * p->Depth, stream,
@@ -153,7 +160,7 @@ CUresult Copy3DAsync(Route real, const CUDA_MEMCPY3D* p, CUstream stream) {
 CUresult CopyBatchAsync(Route real, CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, size_t count,
                         CUmemcpyAttributes* attributes, size_t* indices, size_t attribute_count,
                         CUstream stream) {
-  Enqueueing(stream, real.per_thread);
+  EnqueueingAwaited(stream, real.per_thread);
   const CUresult result =
       real(to, from, bytes, count, attributes, indices, attribute_count, stream);
   if (result == CUDA_SUCCESS) {

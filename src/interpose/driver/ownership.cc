@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "src/interpose/driver/rank.h"
+#include "src/interpose/report.h"
 
 namespace prism::interpose::driver {
 namespace {
@@ -147,10 +148,26 @@ class RankOwned final : public Ownership {
     const CUresult result = call();
     if (result != CUDA_SUCCESS) {
       ledger.Return(bytes);
+      if (result == CUDA_ERROR_OUT_OF_MEMORY && ledger.limited()) SayFull(bytes);
     } else if (ledger.NewPeak()) {
       rank.TellLedger(ordinal, 0);
     }
     return result;
+  }
+
+  // The program reads of the target's free memory, which is not what it ran out of.
+  static void SayFull(uint64_t bytes) {
+    Rank& rank = Rank::Get();
+    rank.Gap("the GPU at hand was full before the target's was");
+    static std::once_flag once;
+    std::call_once(once, [&] {
+      Report(
+          "rank %u: the GPU at hand is full: %.2f GiB are not left beside what all ranks have on "
+          "it, though the "
+          "target's GPU would have room; with --device host memory needs no GPU, and 'prism "
+          "emulate' puts one rank on it",
+          rank.identity().rank, static_cast<double>(bytes) / (1 << 30));
+    });
   }
 
   static void Record(int64_t bytes, uint64_t address) {

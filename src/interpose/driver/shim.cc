@@ -221,7 +221,11 @@ void Begun() {
   std::call_once(once, [] {
     Rank& rank = Rank::Get();
     DriverClock::Find(g_table.library());
-    if (Observed() & kObserveTime) SpanTimer::Get().Start(rank.writer());
+    if (Observed() & kObserveTime) {
+      if (rank.welcome() != nullptr && (rank.welcome()->flags & wire::kHoldStreams) != 0)
+        SpanTimer::Get().HoldIdleStreams();
+      SpanTimer::Get().Start(rank.writer());
+    }
     rank.arena().SetRegister(&RegisterWithCuda);
     if (rank.welcome() != nullptr) {
       __atomic_store_n(rank.arena().Word(wire::kClockNumberWord), DriverClock::Number(),

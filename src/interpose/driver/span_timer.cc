@@ -4,11 +4,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <deque>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -20,6 +22,11 @@ namespace prism::interpose::driver {
 namespace {
 
 constexpr auto kLookEvery = std::chrono::milliseconds(20);
+// A host that blocks in a call that waits for a held stream, and that is not known to, goes on
+// after this time: longer than it takes to enqueue nearly every span.
+constexpr auto kLongestHold = std::chrono::milliseconds(10);
+constexpr auto kLookAtHoldsEvery = std::chrono::milliseconds(2);
+constexpr size_t kMostHolds = 64;  // streams that can be held
 constexpr size_t kNodesAChunk = 1024;
 constexpr int64_t kNotMeasured = -1;
 
@@ -43,10 +50,39 @@ struct NcclInterval {
 };
 thread_local std::vector<NcclInterval>* t_nccl = nullptr;  // not yet claimed by Communicated
 
+/// A stream that can be held. The stream waits until its word, which the GPU reads, has the value;
+/// a word never goes back, so whoever comes late does no harm.
+struct Hold {
+  std::atomic<uint32_t>* word = nullptr;
+  std::atomic<uint32_t> value{0};
+  std::atomic<uint64_t> since_ns{0};  // 0: not held
+
+  void LetGo() {
+    const uint32_t value_now = value.load();
+    if (since_ns.exchange(0) == 0) return;
+    uint32_t seen = word->load();
+    while (static_cast<int32_t>(value_now - seen) > 0 &&
+           !word->compare_exchange_weak(seen, value_now)) {
+    }
+  }
+};
+
+/// All of them, for who may take no lock: a host that blocks in the driver has the timer's.
+struct Holds {
+  bool enabled = false;
+  std::atomic<size_t> used{0};
+  Hold all[kMostHolds];
+};
+Holds& GetHolds() {
+  static auto* holds = new Holds;
+  return *holds;
+}
+
 struct Stream {
   CUstream handle = nullptr;
   TimedEvent start;  // of the open span
   bool waited = false;
+  Hold* hold = nullptr;
 };
 
 /// Durations of a stream's nodes that are not in the file yet.
@@ -94,6 +130,69 @@ void GiveBack(State& state, const TimedEvent& event) {
   if (event.event != nullptr) state.free[event.context].push_back(event.event);
 }
 
+/// The words that held streams wait for; null where the GPU cannot read them.
+std::atomic<uint32_t>* HoldWords() {
+  alignas(4096) static std::atomic<uint32_t> words[4096 / sizeof(uint32_t)];
+  static const bool registered =
+      PRISM_REAL(cuMemHostRegister_v2)(
+          static_cast<void*>(words), sizeof(words),
+          static_cast<unsigned>(CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP)) ==
+      CUDA_SUCCESS;
+  return registered ? words : nullptr;
+}
+
+/// Lets the stream wait if it has nothing to do. The lock is held.
+void HoldIfIdle(Stream& stream) {
+  Holds& holds = GetHolds();
+  if (stream.hold == nullptr) {
+    const size_t next = holds.used.load();
+    std::atomic<uint32_t>* const words = HoldWords();
+    if (words == nullptr || next == kMostHolds) return;
+    stream.hold = &holds.all[next];
+    stream.hold->word = &words[next];
+    holds.used.store(next + 1);
+  }
+  if (PRISM_REAL(cuStreamQuery)(stream.handle) != CUDA_SUCCESS) return;
+  Hold& hold = *stream.hold;
+  hold.value.store(hold.value.load() + 1);
+  hold.since_ns.store(DriverClock::NowNs());
+  const CUresult result = PRISM_REAL(cuStreamWaitValue32_v2)(
+      stream.handle, reinterpret_cast<CUdeviceptr>(hold.word), hold.value.load(),
+      static_cast<unsigned>(CU_STREAM_WAIT_VALUE_GEQ));
+  if (result != CUDA_SUCCESS) hold.LetGo();
+}
+
+void LetGoOfHolds(uint64_t begun_before_ns) {
+  Holds& holds = GetHolds();
+  const size_t used = holds.used.load();
+  for (size_t i = 0; i < used; ++i) {
+    const uint64_t since_ns = holds.all[i].since_ns.load();
+    if (since_ns != 0 && since_ns <= begun_before_ns) holds.all[i].LetGo();
+  }
+}
+
+/// A thread that takes no lock.
+void* WatchHolds(void*) {
+  pthread_setname_np(pthread_self(), "prism-holds");
+  while (true) {
+    std::this_thread::sleep_for(kLookAtHoldsEvery);
+    const uint64_t longest_ns = std::chrono::nanoseconds(kLongestHold).count();
+    LetGoOfHolds(DriverClock::NowNs() - longest_ns);
+  }
+}
+
+/// Starts a thread that signals do not disturb.
+bool StartThread(void* (*run)(void*), void* argument) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_t thread;
+  const bool started = pthread_create(&thread, nullptr, run, argument) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (started) pthread_detach(thread);
+  return started;
+}
+
 void SpanEnded(uint32_t number, uint64_t node) {
   State& state = GetState();
   std::lock_guard lock(state.mutex);
@@ -101,6 +200,7 @@ void SpanEnded(uint32_t number, uint64_t node) {
   if (found == state.streams.end() || found->second.start.event == nullptr) return;
   Stream& stream = found->second;
   const TimedEvent end = state.stopping ? TimedEvent{} : Put(state, stream.handle);
+  if (stream.hold != nullptr) stream.hold->LetGo();
   if (end.event == nullptr) {
     GiveBack(state, stream.start);
   } else {
@@ -213,14 +313,9 @@ SpanTimer& SpanTimer::Get() {
 }
 
 void SpanTimer::Start(trace::Writer* writer) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_t thread;
-  const bool started = pthread_create(&thread, nullptr, &Run, writer) == 0;
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (!started) return;
-  pthread_detach(thread);
+  Holds& holds = GetHolds();
+  holds.enabled = holds.enabled && !DriverClock::is_virtual() && StartThread(&WatchHolds, nullptr);
+  if (!StartThread(&Run, writer)) return;
   writer->OnSpanEnd(&SpanEnded);
   writer->SetHostTimeSource(trace::TimeSource::kMeasured);
   // A span's launches have one time, which is of the regime in which it was measured: a host that
@@ -229,12 +324,17 @@ void SpanTimer::Start(trace::Writer* writer) {
   writer_.store(writer, std::memory_order_release);
 }
 
+void SpanTimer::HoldIdleStreams() { GetHolds().enabled = true; }
+
+void SpanTimer::BeforeBlocking() { LetGoOfHolds(UINT64_MAX); }
+
 void SpanTimer::Stop() {
   if (writer_.exchange(nullptr, std::memory_order_acq_rel) == nullptr) return;
   State& state = GetState();
   std::unique_lock lock(state.mutex);
   state.stopping = true;
   state.stop.notify_all();
+  BeforeBlocking();
   // The thread is gone where the process is being torn down without it.
   state.stop.wait_for(lock, std::chrono::seconds(2), [&] { return state.stopped; });
 }
@@ -250,6 +350,7 @@ void SpanTimer::BeforeLaunch(CUstream handle, bool per_thread) {
   Stream& stream = state.streams[number];
   stream.handle = handle;
   GiveBack(state, stream.start);  // of a launch that failed
+  if (GetHolds().enabled && !state.stopping) HoldIfIdle(stream);
   stream.start = Put(state, handle);
   stream.waited = false;
 }
@@ -320,6 +421,7 @@ void SpanTimer::StreamDestroyed(uint32_t number) {
   const auto found = state.streams.find(number);
   if (found == state.streams.end()) return;
   GiveBack(state, found->second.start);
+  if (found->second.hold != nullptr) found->second.hold->LetGo();
   state.streams.erase(found);
 }
 

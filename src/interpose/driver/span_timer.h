@@ -6,6 +6,10 @@
 // virtual clock every launch is a span, and its time what the stream worked
 // (DriverClock::BusyTime). Inactive (every call returns at once) until Start.
 //
+// A host that is slower than the GPU leaves gaps between a span's launches. With HoldIdleStreams a
+// stream that has nothing to do waits from a span's first launch to its last, so that the span's
+// time has none; one that is behind its host has none by itself, and is left alone.
+//
 //   SpanTimer& timer = SpanTimer::Get();
 //   timer.BeforeLaunch(stream, per_thread); real(...); writer->Launch(...);   // the span's end
 //   comes by itself: Writer::OnSpanEnd
@@ -28,6 +32,10 @@ class SpanTimer {
   bool active() const { return writer_.load(std::memory_order_acquire) != nullptr; }
   /// Once, before the writer's first node.
   void Start(trace::Writer* writer);
+  /// Before Start; not on a virtual clock, which tells gaps apart.
+  void HoldIdleStreams();
+  /// Before a call that may wait for the device: lets all streams go that are held.
+  void BeforeBlocking();
   /// Writes what is known and stops: before the writer is closed.
   void Stop();
   /// In a forked child, which has no timer thread.

@@ -13,6 +13,7 @@ trace::Writer* Writer() { return Rank::Get().writer(); }
 /// A call that waits for the device.
 template <class... A>
 CUresult Blocking(Route real, A... arguments) {
+  SpanTimer::Get().BeforeBlocking();
   const CUresult result = real(arguments...);
   if (Writer() != nullptr) HostClock::Waited();
   return result;
