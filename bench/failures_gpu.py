@@ -52,16 +52,6 @@ def gpu_memory_mib() -> list[int]:
     return [int(line) for line in asked.stdout.split()]
 
 
-def left_over(before: list[int]) -> list[int]:
-    """MiB in use beyond `before`, once they no longer go down."""
-    end = time.monotonic() + LEFT_S
-    while True:
-        left = [now - then for now, then in zip(gpu_memory_mib(), before)]
-        if all(mib <= SLACK_MIB for mib in left) or time.monotonic() > end:
-            return left
-        time.sleep(0.5)
-
-
 def descendants(session: str) -> list[int]:
     """Processes that carry this case's mark in their environment."""
     found = []
@@ -74,6 +64,17 @@ def descendants(session: str) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def left_over(before: list[int], session: str) -> tuple[list[int], list[int]]:
+    """MiB in use beyond `before`, and the case's processes, once there are none or LEFT_S have passed."""
+    end = time.monotonic() + LEFT_S
+    while True:
+        left = [now - then for now, then in zip(gpu_memory_mib(), before)]
+        processes = descendants(session)
+        if (all(mib <= SLACK_MIB for mib in left) and not processes) or time.monotonic() > end:
+            return left, processes
+        time.sleep(0.5)
 
 
 class Failures:
@@ -122,8 +123,7 @@ class Failures:
             except subprocess.TimeoutExpired:
                 code = None
             seconds = time.monotonic() - start
-            left = left_over(before)
-            processes = descendants(session)
+            left, processes = left_over(before, session)
             for pid in processes:
                 os.kill(pid, signal.SIGKILL)
             output.seek(0)
