@@ -35,7 +35,11 @@ void ReportFlags::AddTo(CLI::App& app) {
   app.add_option("--seed", seed_, "Seed of the draws")->type_name("N")->capture_default_str();
   app.add_option("--jitter", jitter_, "Spread of every duration: sigma of a log-normal factor")
       ->type_name("SIGMA");
-  app.add_option("--draws", draws_, "Evaluations with jitter, for percentiles")->type_name("N");
+  app.add_option(
+         "--draws", draws_,
+         "Evaluations with drawn durations, for percentiles and an interval: with --jitter of that "
+         "spread, else of what was measured in the job's other steps (100 with --jitter)")
+      ->type_name("N");
   app.add_option("--timeline-ranks", timeline_ranks_, "Ranks in the timeline, evenly chosen")
       ->type_name("N")
       ->capture_default_str();
@@ -56,11 +60,6 @@ absl::StatusOr<report::ReportOptions> ReportFlags::Options() const {
     return bad("--draws", draws_, "--draws 100");
   if (!(jitter_ >= 0 && jitter_ <= 1))
     return bad("--jitter", jitter_, "--jitter 0.02 is two percent");
-  if (draws_ > 0 && jitter_ == 0) {
-    return WithHint(
-        absl::InvalidArgumentError("--draws without --jitter draws the same figure each time"),
-        "--jitter 0.02 is two percent");
-  }
   if (timeline_ranks_ < 1 || timeline_ranks_ > 100'000) {
     return bad("--timeline-ranks", timeline_ranks_, "--timeline-ranks 16");
   }
@@ -74,7 +73,7 @@ absl::StatusOr<report::ReportOptions> ReportFlags::Options() const {
   o.step.every = static_cast<uint32_t>(step_every_);
   o.seed = seed_;
   o.jitter = jitter_;
-  o.draws = jitter_ == 0 ? 0 : draws_ == -1 ? 100 : static_cast<uint32_t>(draws_);
+  o.draws = draws_ != -1 ? static_cast<uint32_t>(draws_) : jitter_ > 0 ? 100 : 0;
   o.timeline_ranks = static_cast<uint32_t>(timeline_ranks_);
   o.allow_incomplete = allow_incomplete_;
   return o;

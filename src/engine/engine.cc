@@ -681,6 +681,17 @@ int64_t LogNormalDraw::Draw(uint32_t rank, uint32_t iteration, uint32_t sequence
   return std::llround(static_cast<double>(base_ns) * std::exp(sigma_ * z));
 }
 
+SampleDraw::SampleDraw(const Graph& graph, graph::StepSamples samples, uint64_t seed)
+    : samples_(std::move(samples)), seed_(seed), index_of_(graph.world, kNone) {
+  for (uint32_t i = 0; i < graph.ranks.size(); ++i) index_of_[graph.ranks[i].rank] = i;
+}
+
+int64_t SampleDraw::Draw(uint32_t rank, uint32_t iteration, uint32_t sequence, uint32_t op,
+                         int64_t base_ns, TimeSource) const {
+  const uint64_t key = SplitMix(SplitMix(seed_) ^ iteration);
+  return Scaled(base_ns, samples_.Ratio(index_of_[rank], sequence, op, key));
+}
+
 absl::StatusOr<Outcome> Evaluate(const Graph& graph, const Durations& durations,
                                  const Options& options) {
   return Evaluation(graph, durations, options).Run();

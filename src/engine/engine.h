@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "src/engine/target.h"
 #include "src/graph/graph.h"
+#include "src/graph/measured.h"
 #include "src/graph/step.h"
 
 namespace prism::engine {
@@ -76,6 +77,20 @@ class LogNormalDraw final : public DurationDraw {
  private:
   uint64_t seed_;
   double sigma_;
+};
+
+/// Takes, for each rank and step, what was measured in a drawn one (graph::StepSamples), scaled as
+/// the duration itself is. Keeps a reference to the graph.
+class SampleDraw final : public DurationDraw {
+ public:
+  SampleDraw(const graph::Graph& graph, graph::StepSamples samples, uint64_t seed);
+  int64_t Draw(uint32_t rank, uint32_t iteration, uint32_t sequence, uint32_t op, int64_t base_ns,
+               TimeSource source) const override;
+
+ private:
+  const graph::StepSamples samples_;
+  const uint64_t seed_;
+  std::vector<uint32_t> index_of_;  // by world rank, in Graph::ranks
 };
 
 /// One operation in time.

@@ -149,15 +149,16 @@ class ThreadSteps {
  public:
   explicit ThreadSteps(std::vector<Op>* ops) : ops_(*ops) {}
 
-  StepTimes Read(Range r) const {
+  StepTimes Read(Range r) const { return Read(ops_, r); }
+  static StepTimes Read(const std::vector<Op>& ops, Range r) {
     StepTimes times;
     std::vector<int64_t> since;
     times.ns.push_back(0);
     for (uint32_t i = r.begin; i < r.end; ++i) {
-      if (ops_[i].kind == OpKind::kHost) times.ns.back() += ops_[i].b;
-      if (!Visible(ops_[i])) continue;
-      times.shape.push_back(ops_[i].kind);
-      since.push_back(ops_[i].kind == OpKind::kEnqueueLast ? ops_[i].detail : 0);
+      if (ops[i].kind == OpKind::kHost) times.ns.back() += ops[i].b;
+      if (!Visible(ops[i])) continue;
+      times.shape.push_back(ops[i].kind);
+      since.push_back(ops[i].kind == OpKind::kEnqueueLast ? ops[i].detail : 0);
       times.ns.push_back(0);
     }
     times.parts.assign(times.ns.size(), StepTimes::Part::kHost);
@@ -187,10 +188,11 @@ class ThreadSteps {
                       [](const Op& op) { return op.kind == OpKind::kHost; }));
   }
 
- private:
   static bool Visible(const Op& op) {
     return op.kind != OpKind::kHost && op.kind != OpKind::kNothing;
   }
+
+ private:
   std::vector<Op>& ops_;
 };
 
@@ -329,17 +331,24 @@ std::optional<Samples> SamplesOf(std::string_view name) {
   return std::nullopt;
 }
 
+namespace {
+
+absl::Status RequireMeasured(const Graph& graph) {
+  const bool measured = std::any_of(graph.ranks.begin(), graph.ranks.end(),
+                                    [](const Rank& r) { return !r.measured_ns.empty(); }) ||
+                        std::any_of(graph.programs.begin(), graph.programs.end(),
+                                    [](const Program& p) { return p.host_timed; });
+  if (measured) return absl::OkStatus();
+  return WithHint(absl::FailedPreconditionError("nothing in this job is measured"),
+                  "samples need a job that `prism record` or `prism calibrate` made");
+}
+
+}  // namespace
+
 absl::StatusOr<Resampled> Resample(Graph* graph, const Steps& steps, Samples samples) {
   Resampled result;
   if (samples == Samples::kOwn) return result;
-  const bool measured = std::any_of(graph->ranks.begin(), graph->ranks.end(),
-                                    [](const Rank& r) { return !r.measured_ns.empty(); }) ||
-                        std::any_of(graph->programs.begin(), graph->programs.end(),
-                                    [](const Program& p) { return p.host_timed; });
-  if (!measured) {
-    return WithHint(absl::FailedPreconditionError("nothing in this job is measured"),
-                    "medians need a job that `prism record` made on real GPUs");
-  }
+  PRISM_RETURN_IF_ERROR(RequireMeasured(*graph));
   const bool whole = samples == Samples::kOddSteps || samples == Samples::kEvenSteps;
   const bool odd = samples == Samples::kOdd || samples == Samples::kOddSteps;
   std::vector<size_t> training, sampled;  // steps; positions among the training steps
@@ -379,6 +388,92 @@ absl::StatusOr<Resampled> Resample(Graph* graph, const Steps& steps, Samples sam
     }
   }
   return result;
+}
+
+absl::StatusOr<StepSamples> StepSamples::Of(const Graph& graph, const Steps& steps) {
+  PRISM_RETURN_IF_ERROR(RequireMeasured(graph));
+  std::vector<size_t> training;
+  for (size_t k = 0; k < steps.count(); ++k) {
+    if (steps.classes[k] == Steps::kTraining) training.push_back(k);
+  }
+  if (training.size() < kWarmUpSteps + 2) {
+    return WithHint(absl::FailedPreconditionError(absl::StrCat(
+                        "the job has ", training.size(),
+                        " training steps; to draw from them takes ", kWarmUpSteps + 2)),
+                    "measure more steps");
+  }
+  StepSamples samples(graph);
+  samples.count_ = training.size() - kWarmUpSteps;
+  samples.cuts_.resize(graph.programs.size());
+  for (uint32_t p = 0; p < graph.programs.size(); ++p) {
+    if (p >= steps.ends.size() || steps.ends[p].size() != steps.count() + 1) continue;
+    const Program& program = graph.programs[p];
+    const std::vector<std::vector<uint32_t>> at = StepCuts(program, steps.ends[p]);
+    for (uint32_t s = 0; s < program.sequences.size(); ++s) {
+      const std::vector<Op>& ops = program.sequences[s].ops;
+      const bool thread = program.sequences[s].kind == SequenceKind::kThread;
+      Cut cut;
+      if (thread) cut.places.resize(ops.size(), 0);
+      std::map<std::vector<OpKind>, uint32_t> groups;
+      for (size_t n = 0; n < training.size(); ++n) {
+        const Range range{at[s][training[n]], at[s][training[n] + 1]};
+        cut.begins.push_back(range.begin);
+        cut.ends.push_back(range.end);
+        std::vector<OpKind> shape;
+        if (thread) {
+          StepTimes times = ThreadSteps::Read(ops, range);
+          uint32_t place = 0;
+          for (uint32_t i = range.begin; i < range.end; ++i) {
+            cut.places[i] = place;
+            if (ThreadSteps::Visible(ops[i])) ++place;
+          }
+          shape = std::move(times.shape);
+          times.ns.resize(shape.size() + 1);
+          cut.host_ns.push_back(std::move(times.ns));
+        } else {
+          for (uint32_t i = range.begin; i < range.end; ++i) shape.push_back(ops[i].kind);
+        }
+        const auto [group, is_new] =
+            groups.try_emplace(std::move(shape), static_cast<uint32_t>(cut.groups.size()));
+        if (is_new) cut.groups.emplace_back();
+        cut.alike.push_back(group->second);
+        if (n >= kWarmUpSteps) cut.groups[group->second].push_back(static_cast<uint32_t>(n));
+      }
+      samples.cuts_[p].push_back(std::move(cut));
+    }
+  }
+  return samples;
+}
+
+double StepSamples::Ratio(uint32_t rank, uint32_t sequence, uint32_t op, uint64_t key) const {
+  const Rank& who = graph_->ranks[rank];
+  if (cuts_[who.program].empty()) return 1;
+  const Cut& cut = cuts_[who.program][sequence];
+  const auto after = std::upper_bound(cut.begins.begin(), cut.begins.end(), op);
+  if (after == cut.begins.begin()) return 1;
+  const auto step = static_cast<size_t>(after - cut.begins.begin()) - 1;
+  if (op >= cut.ends[step]) return 1;
+  const std::vector<uint32_t>& alike = cut.groups[cut.alike[step]];
+  if (alike.empty()) return 1;
+  const Op& what = graph_->programs[who.program].sequences[sequence].ops[op];
+  uint64_t chance = key + step * 0x9e3779b97f4a7c15;
+  if (what.kind != OpKind::kComm) chance += (uint64_t{rank} + 1) * 0xd1342543de82ef95;
+  chance = (chance ^ chance >> 30) * 0xbf58476d1ce4e5b9;
+  chance = (chance ^ chance >> 27) * 0x94d049bb133111eb;
+  const uint32_t drawn = alike[(chance ^ chance >> 31) % alike.size()];
+  int64_t own, other;
+  if (!cut.places.empty()) {
+    own = cut.host_ns[step][cut.places[op]];
+    other = cut.host_ns[drawn][cut.places[op]];
+  } else {
+    if (sequence >= who.measured_ns.size()) return 1;
+    const std::vector<int64_t>& ns = who.measured_ns[sequence];
+    const uint32_t twin = cut.begins[drawn] + (op - cut.begins[step]);
+    if (std::max(op, twin) >= ns.size()) return 1;
+    own = ns[op];
+    other = ns[twin];
+  }
+  return own > 0 && other >= 0 ? static_cast<double>(other) / static_cast<double>(own) : 1;
 }
 
 }  // namespace prism::graph

@@ -9,10 +9,14 @@
 // Resample: one measurement is one step's. The median over some steps of what the same operation
 // took says what a step takes, and may be held against the steps that it was not taken from.
 //
+// StepSamples: steps differ by chance. What an operation took in the other steps tells how much,
+// and an evaluation may take one of those in its place.
+//
 // Stateless; thread-safe for distinct graphs.
 //
 //   AlignCommunications(&graph);                       // BuildGraph() does it
 //   Resample(&graph, *DetectSteps(&graph), Samples::kOdd);
+//   StepSamples::Of(graph, steps)->Ratio(rank, sequence, op, seed);
 #ifndef PRISM_GRAPH_MEASURED_H_
 #define PRISM_GRAPH_MEASURED_H_
 
@@ -51,6 +55,40 @@ struct Resampled {
 /// are skewed, so the sum of their medians is less. FailedPrecondition: nothing is measured, or
 /// there are too few training steps.
 absl::StatusOr<Resampled> Resample(Graph* graph, const Steps& steps, Samples samples);
+
+/// Measured steps to draw from: the training steps without the first two. Keeps a reference to the
+/// graph, which must not change. Immutable.
+class StepSamples {
+ public:
+  /// FailedPrecondition: nothing is measured, or there are fewer than two such steps.
+  static absl::StatusOr<StepSamples> Of(const Graph& graph, const Steps& steps);
+
+  /// How many there are.
+  size_t count() const { return count_; }
+  /// What the operation takes if its step is replaced by a drawn one, over what it takes: of a
+  /// span, a communication, or host time (of all between two visible operations alike). `key` draws
+  /// the step, one for everything that a rank does in a step; a communication's is the same on all
+  /// ranks. 1 where nothing corresponds, or nothing is measured.
+  double Ratio(uint32_t rank, uint32_t sequence, uint32_t op, uint64_t key) const;
+
+ private:
+  /// A sequence of a program, cut into steps.
+  struct Cut {
+    // Of each training step
+    std::vector<uint32_t> begins, ends;
+    std::vector<uint32_t> alike;                // index in `groups`
+    std::vector<std::vector<uint32_t>> groups;  // sampled steps of one shape
+    // Threads: of each operation its place in its step, and of each step what its places took.
+    std::vector<uint32_t> places;
+    std::vector<std::vector<int64_t>> host_ns;
+  };
+
+  explicit StepSamples(const Graph& graph) : graph_(&graph) {}
+
+  const Graph* graph_;
+  size_t count_ = 0;
+  std::vector<std::vector<Cut>> cuts_;  // [program][sequence]
+};
 
 }  // namespace prism::graph
 

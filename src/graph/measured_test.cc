@@ -2,7 +2,9 @@
 
 #include <stdlib.h>
 
+#include <cmath>
 #include <filesystem>
+#include <map>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -196,6 +198,47 @@ TEST_F(ResampleTest, OwnChangesNothing) {
   const auto steps = DetectSteps(&graph);
   ASSERT_TRUE(Resample(&graph, *steps, Samples::kOwn).ok());
   for (uint32_t s = 0; s < kSteps; ++s) EXPECT_EQ(Forward(graph, 1, s), 10'000 + s * s);
+}
+
+TEST_F(ResampleTest, DrawsAreWholeMeasuredStepsOfARank) {
+  ASSERT_FALSE(WriteRecordedJob(directory_, job_).empty());
+  Graph graph = Load();
+  const auto steps = DetectSteps(&graph);
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  const auto samples = StepSamples::Of(graph, *steps);
+  ASSERT_TRUE(samples.ok()) << samples.status();
+  EXPECT_EQ(samples->count(), 7u);  // iterations 3 to 9
+  // Which iteration's time the operation takes.
+  const auto of_span = [&](uint32_t r, uint32_t s, uint64_t key) {
+    const double own = 5000.0 * (r + 1) + s * s;
+    return std::lround(std::sqrt(own * samples->Ratio(r, 0, 4 * s, key) - 5000.0 * (r + 1)));
+  };
+  const auto of_host = [&](uint32_t r, uint32_t s, uint64_t key) {
+    const double own = 1000.0 * (r + 1) + 10 * s;
+    return std::lround((own * samples->Ratio(r, 1, 6 * s, key) - 1000.0 * (r + 1)) / 10);
+  };
+  const auto of_transfer = [&](uint32_t r, uint32_t s, uint64_t key) {
+    return std::lround((300.0 + s) * samples->Ratio(r, 0, 4 * s + 1, key)) - 300;
+  };
+  std::map<long, int> drawn;
+  int equal_of_ranks = 0;
+  for (uint64_t key = 0; key < 300; ++key) {
+    for (uint32_t s = 1; s < kSteps; ++s) {
+      ++drawn[of_span(0, s, key)];
+      EXPECT_EQ(of_host(0, s, key), of_span(0, s, key));
+      EXPECT_EQ(of_transfer(0, s, key), of_transfer(1, s, key));
+      equal_of_ranks += of_span(0, s, key) == of_span(1, s, key);
+    }
+  }
+  ASSERT_EQ(drawn.size(), 7u);
+  EXPECT_EQ(drawn.begin()->first, 3);
+  EXPECT_EQ(drawn.rbegin()->first, 9);
+  const int draws = 300 * (kSteps - 1);
+  // Binomial with p = 1/7: six standard deviations are 0.04.
+  for (const auto& [iteration, count] : drawn) EXPECT_NEAR(count, draws / 7.0, 0.04 * draws);
+  EXPECT_NEAR(equal_of_ranks, draws / 7.0, 0.04 * draws);
+  EXPECT_EQ(samples->Ratio(0, 0, 0, 5), 1);  // outside all steps
+  EXPECT_EQ(samples->Ratio(0, 0, 7, 5), 1);  // not measured
 }
 
 TEST_F(ResampleTest, TooFewStepsAndNothingMeasuredAreErrors) {

@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <memory>
+#include <numeric>
 #include <set>
 #include <tuple>
 
@@ -11,6 +13,8 @@
 #include "src/base/status.h"
 #include "src/engine/communication_cost.h"
 #include "src/engine/cost_model.h"
+#include "src/engine/engine.h"
+#include "src/graph/measured.h"
 
 namespace prism::report {
 namespace {
@@ -44,6 +48,31 @@ std::vector<int64_t> StepEnds(const Outcome& outcome, size_t count) {
 
 // The reported step: the one of median duration among the training steps, without the first where
 // there are others.
+// Training steps after the first two, or all where there are no more; without steps the whole run.
+std::vector<int64_t> CountedSteps(const Outcome& outcome, const Steps& steps) {
+  if (steps.ends.empty()) return {outcome.finish_ns};
+  constexpr size_t kWarmUp = 2;
+  const std::vector<int64_t> ends = StepEnds(outcome, steps.count());
+  std::vector<int64_t> training;
+  for (size_t k = 0; k < steps.count(); ++k) {
+    if (steps.classes[k] == Steps::kTraining) training.push_back(ends[k + 1] - ends[k]);
+  }
+  if (training.size() > kWarmUp) training.erase(training.begin(), training.begin() + kWarmUp);
+  return training;
+}
+
+int64_t Mean(const std::vector<int64_t>& values) {
+  return std::accumulate(values.begin(), values.end(), int64_t{0}) /
+         static_cast<int64_t>(std::max<size_t>(values.size(), 1));
+}
+
+int64_t Quantile(std::vector<int64_t>* values, double q) {
+  const auto at = values->begin() +
+                  std::lround(q * static_cast<double>(std::max<size_t>(values->size(), 1) - 1));
+  std::nth_element(values->begin(), at, values->end());
+  return *at;
+}
+
 size_t MedianStep(const std::vector<StepTime>& steps) {
   std::vector<size_t> candidates;
   for (size_t k = 0; k < steps.size(); ++k) {
@@ -371,17 +400,46 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
     p.notes.push_back("shares and range are left out for a job of this size");
   }
   if (options.draws > 0) {
-    const engine::LogNormalDraw draw(options.seed, options.jitter);
-    std::vector<int64_t> samples;
-    for (uint32_t i = 0; i < options.draws; ++i) {
-      PRISM_ASSIGN_OR_RETURN(const Outcome outcome, evaluate({}, &draw, false, i));
-      samples.push_back(step_of(outcome));
+    std::unique_ptr<const engine::DurationDraw> draw;
+    if (options.jitter > 0) {
+      draw = std::make_unique<engine::LogNormalDraw>(options.seed, options.jitter);
+    } else if (!has_steps) {
+      return WithHint(
+          absl::FailedPreconditionError("steps are drawn from each other, and none were found: " +
+                                        p.whole_run_because),
+          p.step_hint);
+    } else {
+      PRISM_ASSIGN_OR_RETURN(graph::StepSamples samples,
+                             graph::StepSamples::Of(*graph, result.steps));
+      p.notes.push_back(absl::StrCat("draws are of ", samples.count(), " measured steps"));
+      draw = std::make_unique<engine::SampleDraw>(*graph, std::move(samples), options.seed);
     }
-    std::sort(samples.begin(), samples.end());
-    const auto at = [&](double q) {
-      return samples[static_cast<size_t>(std::lround(q * static_cast<double>(samples.size() - 1)))];
+    std::vector<int64_t> samples, means;
+    for (uint32_t i = 0; i < options.draws; ++i) {
+      PRISM_ASSIGN_OR_RETURN(const Outcome outcome, evaluate({}, draw.get(), false, i));
+      const std::vector<int64_t> steps_ns = CountedSteps(outcome, result.steps);
+      samples.insert(samples.end(), steps_ns.begin(), steps_ns.end());
+      means.push_back(Mean(steps_ns));
+    }
+    p.percentiles = {Quantile(&samples, 0.1), Quantile(&samples, 0.5), Quantile(&samples, 0.9)};
+    // What is not measured may be off in one direction everywhere.
+    const int64_t undrawn = Mean(CountedSteps(result.outcome, result.steps));
+    double ends[2] = {1, 1};
+    for (int side : {0, 1}) {
+      Factors f;
+      for (size_t s = 0; s < 4; ++s) {
+        if (static_cast<engine::TimeSource>(s) != engine::TimeSource::kMeasured)
+          f.by_source[s] = options.target.gpu.range[s][side];
+      }
+      PRISM_ASSIGN_OR_RETURN(const Outcome outcome, evaluate(f, nullptr, false, 0));
+      ends[side] = static_cast<double>(Mean(CountedSteps(outcome, result.steps))) /
+                   static_cast<double>(std::max<int64_t>(undrawn, 1));
+    }
+    const auto scaled = [](int64_t ns, double factor) {
+      return std::llround(static_cast<double>(ns) * factor);
     };
-    p.percentiles = {at(0.1), at(0.5), at(0.9)};
+    p.mean_interval = {scaled(Quantile(&means, 0.05), ends[0]), Mean(means),
+                       scaled(Quantile(&means, 0.95), ends[1])};
   }
 
   Summarize(*graph, model, result, has_steps, &p);
@@ -415,6 +473,10 @@ nlohmann::ordered_json Prediction::Json() const {
   if (percentiles.has_value()) {
     j["percentiles_ns"] = {
         {"p10", (*percentiles)[0]}, {"p50", (*percentiles)[1]}, {"p90", (*percentiles)[2]}};
+  }
+  if (mean_interval.has_value()) {
+    j["mean_interval_ns"] = {
+        {"low", (*mean_interval)[0]}, {"mean", (*mean_interval)[1]}, {"high", (*mean_interval)[2]}};
   }
   for (size_t s = 0; s < 4; ++s) j["share_by_source"][kSourceNames[s]] = by_source[s];
   j["share_by_kind"] = {

@@ -37,8 +37,10 @@ struct PredictOptions {
   std::shared_ptr<const engine::NetworkTable> network = nullptr;  // null: formulas alone
   graph::StepOptions step = {};
   uint64_t seed = 0;
-  double jitter = 0;   // sigma of each duration's log-normal factor
-  uint32_t draws = 0;  // evaluations with jitter, for percentiles
+  /// Evaluations with drawn durations, for percentiles: of a log-normal factor whose sigma is
+  /// `jitter`, or where that is 0 of what was measured in other steps.
+  uint32_t draws = 0;
+  double jitter = 0;
   /// Ranks whose timelines are kept, evenly chosen; the others are summed up only.
   uint32_t timeline_ranks = 32;
   bool tolerate_missing = false;
@@ -97,7 +99,12 @@ struct Prediction {
 
   int64_t step_ns = 0;              // the median training step, or the whole run
   int64_t low_ns = 0, high_ns = 0;  // every duration at the end of its source's stated range
-  std::optional<std::array<int64_t, 3>> percentiles;  // 10, 50, 90, over the draws
+  /// Over the draws: 10th, 50th and 90th percentile of a training step (the run, if there are no
+  /// steps) after the first two.
+  std::optional<std::array<int64_t, 3>> percentiles;
+  /// Of the mean over a draw's steps: 5th percentile, mean, 95th, of which the ends are further
+  /// apart by the ranges of durations that are not measured.
+  std::optional<std::array<int64_t, 3>> mean_interval;
   /// Parts of the step that disappear with a source's or kind's durations (on the critical path);
   /// the rest is latency and gaps.
   double by_source[4] = {};

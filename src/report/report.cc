@@ -461,10 +461,12 @@ std::string Report::Text() const {
       if (!p.step_hint.empty()) line("hint", p.step_hint);
     }
     if (p.percentiles.has_value()) {
-      line("", fmt::format("with jitter: p10 {}, p50 {}, p90 {}",
-                           Duration(static_cast<double>((*p.percentiles)[0])),
-                           Duration(static_cast<double>((*p.percentiles)[1])),
-                           Duration(static_cast<double>((*p.percentiles)[2]))));
+      const auto shown = [](int64_t ns) { return Duration(static_cast<double>(ns)); };
+      const auto& [p10, p50, p90] = *p.percentiles;
+      const auto& [low, mean, high] = *p.mean_interval;
+      line("",
+           fmt::format("drawn: p10 {}, p50 {}, p90 {}; mean {}, 90 % interval {} to {}", shown(p10),
+                       shown(p50), shown(p90), shown(mean), shown(low), shown(high)));
     }
     std::vector<std::string> parts;
     for (size_t s = 0; s < 4; ++s) {

@@ -112,6 +112,59 @@ TEST_F(ReportTest, SameInputsGiveTheSamePrediction) {
             Simulate(directory_, other)->prediction->percentiles);
 }
 
+// The ranks meet in every step, so a step takes as long as the slower one, whose time is drawn
+// apart.
+TEST_F(ReportTest, DrawnStepsAreTheMaximumOverIndependentRanks) {
+  constexpr uint32_t kSteps = 12;
+  const auto span = [](uint32_t r, uint32_t s) {
+    return int64_t{1'000'000} + 100'000 * ((7 * s + 3 * r * s) % 8);
+  };
+  ASSERT_FALSE(graph::testing::WriteRecordedJob(directory_,
+                                                {.steps = kSteps,
+                                                 .host_ns = [](uint32_t, uint32_t) { return 2000; },
+                                                 .span_ns = span,
+                                                 .transfer_ns = [](uint32_t) { return 5000; }})
+                   .empty());
+  const auto report = Simulate(directory_, {.target = "h200x8", .draws = 400});
+  ASSERT_TRUE(report.ok()) << report.status();
+  const Prediction& p = *report->prediction;
+  // Training step k holds iteration k + 1, and takes the same beside its spans in all steps.
+  const auto slower = [&](uint32_t x, uint32_t y) { return std::max(span(0, x), span(1, y)); };
+  const int64_t rest = p.steps[0].ns - slower(1, 1);
+  for (uint32_t k = 0; k < p.steps.size(); ++k)
+    ASSERT_EQ(p.steps[k].ns - rest, slower(k + 1, k + 1)) << k;
+  double expected = 0;
+  std::vector<int64_t> pairs;
+  for (uint32_t x = 3; x < kSteps; ++x) {
+    for (uint32_t y = 3; y < kSteps; ++y) pairs.push_back(slower(x, y) + rest);
+  }
+  for (const int64_t ns : pairs)
+    expected += static_cast<double>(ns) / static_cast<double>(pairs.size());
+  ASSERT_TRUE(p.mean_interval.has_value());
+  const auto [low, mean, high] = *p.mean_interval;
+  // 400 draws of 9 steps, each with a standard deviation of less than 15 % of the mean.
+  EXPECT_NEAR(static_cast<double>(mean), expected, 0.015 * expected);
+  EXPECT_LT(low, mean);
+  EXPECT_GT(high, mean);
+  std::sort(pairs.begin(), pairs.end());
+  EXPECT_EQ((*p.percentiles)[1], pairs[pairs.size() / 2]);
+  EXPECT_GE((*p.percentiles)[0], pairs.front());
+  EXPECT_LE((*p.percentiles)[2], pairs.back());
+}
+
+TEST_F(ReportTest, DrawsOfTooFewStepsAreRefused) {
+  const auto constant = [](uint32_t, uint32_t) { return 2000; };
+  ASSERT_FALSE(
+      graph::testing::WriteRecordedJob(directory_, {.steps = 4,  // three training steps
+                                                    .host_ns = constant,
+                                                    .span_ns = constant,
+                                                    .transfer_ns = [](uint32_t) { return 5000; }})
+          .empty());
+  const auto status = Simulate(directory_, {.target = "h200x8", .draws = 4}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the job has 3 training steps"));
+}
+
 TEST_F(ReportTest, ExposedCommunicationIsWhatNothingHides) {
   // One layer: its all-reduce comes after all computation, so nothing hides it.
   Write({.kind = JobKind::kDataParallel, .world = 8, .steps = 3, .layers = 1, .bytes = 64 << 20});
