@@ -173,9 +173,9 @@ std::string_view GraphPeers::Received(uint32_t comm, uint32_t member, const wire
       brought);
 }
 
-std::vector<coordinator::VirtualPeers::Meeting> GraphPeers::Advance() {
+std::vector<coordinator::VirtualPeers::Meeting> GraphPeers::Advance(int64_t until_ns) {
   std::vector<Meeting> met = std::exchange(met_, {});
-  for (const engine::Meeting& meeting : live_->Run())
+  for (const engine::Meeting& meeting : live_->Run(until_ns))
     met.push_back({meeting.token, meeting.met_ns, meeting.end_ns});
   return met;
 }

@@ -46,7 +46,7 @@ NetworkProfile Sampled(const std::function<double(double)>& ns_of_bytes, double 
   return profile;
 }
 
-double Ns(const std::optional<CallTime>& time) {
+double Ns(const std::optional<NetworkTime>& time) {
   EXPECT_TRUE(time.has_value());
   return time.has_value() ? static_cast<double>(time->ns) : NAN;
 }
