@@ -19,6 +19,10 @@ engine::Durations InstantPeers(engine::Durations durations) {
   for (auto& program : durations.spans) {
     for (engine::SpanTime& span : program) span.ns = span.tail_ns = 0;
   }
+  // Nor does it matter what they share.
+  for (auto& rank : durations.calls) {
+    for (engine::CallTime& call : rank) call.shares = 0;
+  }
   durations.host = {0, 0, 0, 0};
   durations.launch_latency_ns = 0;
   for (double& scale : durations.host_scale) scale = 0;

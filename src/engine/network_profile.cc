@@ -157,10 +157,11 @@ absl::StatusOr<NetworkEntry> ParseEntry(const ordered_json& object, size_t index
 
 absl::StatusOr<NetworkLinks> ParseLinks(const ordered_json& object) {
   if (!object.is_object()) return Bad("links is no object");
-  Members members(object, "links");
   NetworkLinks links;
-  links.receive_ns = members.Time("receive_ns");
-  if (!members.status().ok()) return members.status();
+  if (!object.contains("receive_ns") || !object["receive_ns"].is_number() ||
+      !(object["receive_ns"].get<double>() >= 0 && object["receive_ns"].get<double>() <= kMaxNs))
+    return Bad("links: receive_ns is no time");
+  links.receive_ns = object["receive_ns"].get<double>();
   if (!object.contains("nic_of_gpu") || !object["nic_of_gpu"].is_array())
     return Bad("links: nic_of_gpu is no array");
   for (const ordered_json& nic : object["nic_of_gpu"]) {

@@ -164,6 +164,8 @@ class Profiler {
   absl::Status Call(const Batch& batch, uint64_t count);
   /// Holds the stream until *gate_ is gate_value_.
   absl::Status Hold();
+  /// Whether times are a GPU's, or stated ones; of hostcuda's on its free clock they mean nothing.
+  bool HasTimes() const { return o_.device != "host" || cuda_.Now != nullptr; }
   /// The host's time.
   double HostNs() const;
   absl::Status MeasureSync();
@@ -381,10 +383,11 @@ absl::Status Profiler::MeasureNics() {
   }
   PRISM_RETURN_IF_ERROR(Cuda(cuda_.MemAlloc(&link_buffer_, kLinkBytes), "cuMemAlloc"));
   std::vector<std::pair<uint32_t, uint32_t>> pairs;  // of each GPU of the first node
-  for (uint32_t r = 0; r < world() && nodes_ > 1; ++r) {
+  const bool several = nodes_ > 1 && HasTimes();
+  for (uint32_t r = 0; r < world() && several; ++r) {
     if (node_of_[r] == 0) pairs.emplace_back(r, UINT32_MAX);
   }
-  for (uint32_t r = 0; r < world() && nodes_ > 1; ++r) {
+  for (uint32_t r = 0; r < world() && several; ++r) {
     if (node_of_[r] == 1 && local_[r] < pairs.size()) pairs[local_[r]].second = r;
   }
   while (!pairs.empty() && pairs.back().second == UINT32_MAX) pairs.pop_back();
@@ -715,7 +718,7 @@ absl::StatusOr<std::optional<NetworkProfile>> Profiler::Run() {
     }
     PRISM_RETURN_IF_ERROR(Measure(b));
   }
-  PRISM_RETURN_IF_ERROR(MeasureReceive());
+  if (HasTimes()) PRISM_RETURN_IF_ERROR(MeasureReceive());
   if (rank() == 0) PRISM_RETURN_IF_ERROR(MeasureSync());
   // Nobody leaves while another one still counts on it.
   PRISM_RETURN_IF_ERROR(control_->Exchange("").status());
@@ -746,7 +749,7 @@ absl::StatusOr<std::optional<NetworkProfile>> Profiler::Run() {
   profile_.machine["ranks"] = world();
   profile_.machine["ranks_per_node"] = ranks_per_node;
   profile_.machine["nvlink"] = facts.nvlink;
-  profile_.links = links_;
+  if (HasTimes()) profile_.links = links_;
   Json& settings = profile_.settings;
   settings["source"] = "prism netprofile";
   settings["sizes"] = fmt::format("{}:{}:{}", plan_.least_bytes, plan_.most_bytes, plan_.factor);
