@@ -76,7 +76,7 @@ class Case:
         return ["--timed", "--steps", str(steps), *(word for name, value in self.options.items() for word in (f"--{name}", value))]
 
     def groups(self) -> list[str]:
-        """Shapes of the job's communicators, as netprofile takes them: NODESxRANKS a node."""
+        """Shapes of the job's communicators, as netprofile takes them: NODESxRANKS a node, /N for every N-th."""
         pp, dp, tp, ep = (self.size(name) for name in ("pp", "dp", "tp", "ep"))
         stage = dp * tp
         members = [(first, tp, 1) for first in range(0, self.world, tp)]  # (first rank, ranks, distance): tensor
@@ -93,8 +93,9 @@ class Case:
             nodes = [rank // self.per_node for rank in range(first, first + ranks * distance, distance)]
             each = {nodes.count(node) for node in nodes}
             if len(each) == 1 and ranks <= PROFILED_RANKS:
-                shapes.add((len(set(nodes)), each.pop()))
-        return [f"{nodes}x{ranks}" for nodes, ranks in sorted(shapes)]
+                each = each.pop()
+                shapes.add((len(set(nodes)), each, distance if each > 1 else 1))
+        return [f"{nodes}x{ranks}/{stride}" for nodes, ranks, stride in sorted(shapes)]
 
 
 def draw(seed: int, number: int, most_ranks: int, without: list[str]) -> Case:
@@ -210,7 +211,7 @@ def predict_case(runner: Runner, case: Case, steps: int) -> dict:
             [runner.prism, "netprofile", "--device", "host", "--ranks", nodes * case.per_node, "--nodes", nodes, "--groups",
              ",".join(group for group in case.groups() if int(group.partition("x")[0]) <= nodes), "--types", "bf16,fp32",
              "--operations", "AllReduce,AllGather,ReduceScatter,AlltoAll,Send", "--sizes", options.sizes, "--repeats", repeats,
-             "--iterations", 1, "--siblings", "--out", network],
+             "--iterations", 1, "--out", network],
             folder / "netprofile.log", clock)  # fmt: skip
     launch = torchrun(options.python, case.per_node)
     command = [*launch, f"--nnodes={case.nodes}", "--no-python", runner.trainer, *case.flags(steps)]

@@ -68,7 +68,7 @@ std::string Table(const NetworkProfile& profile) {
                   profile.machine.value("nccl", "of unknown version"));
   std::vector<NetworkEntry> entries = profile.entries;
   const auto group = [](const NetworkEntry& e) {
-    return std::tuple(e.op, e.type, e.nodes, e.ranks);
+    return std::tuple(e.op, e.type, e.nodes, e.ranks, e.rails);
   };
   std::stable_sort(entries.begin(), entries.end(), [&](const auto& x, const auto& y) {
     return std::pair(group(x), x.bytes) < std::pair(group(y), y.bytes);
@@ -82,11 +82,13 @@ std::string Table(const NetworkProfile& profile) {
     const NetworkEntry& first = entries[i];
     if (i == 0 || group(entries[i - 1]) != group(first)) {
       text += fmt::format(
-          "\n{}{}, {} ranks on {} node{}\n  {:>10}  {:<34}  {:<34}  {}\n",
+          "\n{}{}, {} ranks on {} node{}{}\n  {:>10}  {:<34}  {:<34}  {}\n",
           graph::CommOpName(first.op),
           first.type.has_value() ? " " + std::string(engine::TypeName(*first.type)) : "",
-          first.ranks, first.nodes, first.nodes == 1 ? "" : "s", "bytes", "isolated (p10 - p90)",
-          "in a row (p10 - p90)", "bytes/time");
+          first.ranks, first.nodes, first.nodes == 1 ? "" : "s",
+          first.rails == 0 ? ""
+                           : fmt::format(", {} NIC{}", first.rails, first.rails == 1 ? "" : "s"),
+          "bytes", "isolated (p10 - p90)", "in a row (p10 - p90)", "bytes/time");
     }
     const NetworkEntry *isolated = nullptr, *in_a_row = nullptr;
     for (;
@@ -149,13 +151,11 @@ class NetprofileVerb final : public Verb {
     app.add_option("--types", types_, "Types of reductions; all else is measured once")
         ->capture_default_str()
         ->type_name("LIST");
-    app.add_option("--groups", groups_,
-                   "Smaller groups to measure, too: ranks, or NODESxRANKS a node (2,4,2x1)")
+    app.add_option(
+           "--groups", groups_,
+           "Smaller groups to measure, too: ranks, NODESxRANKS a node, or every N-th of them "
+           "(2,4,2x1,2x4/2)")
         ->type_name("LIST");
-    app.add_flag(
-        "--siblings", siblings_,
-        "Measure a group with the others of its shape at work at the same time, as in a job "
-        "whose ranks all do the same; where they make up all ranks");
     app.add_option("--iterations", iterations_,
                    "Calls in a row of one sample, at most; fewer where they are long")
         ->capture_default_str()
@@ -218,7 +218,6 @@ class NetprofileVerb final : public Verb {
     PRISM_RETURN_IF_ERROR(OneOf("--device", device_, {"cuda", "host"}));
     PRISM_RETURN_IF_ERROR(netprofile::ParseSizes(sizes_, &plan));
     PRISM_ASSIGN_OR_RETURN(plan.groups, netprofile::ParseGroups(groups_));
-    plan.siblings = siblings_;
     const std::vector<std::string> measured = absl::StrSplit(kDefaultOperations, ','),
                                    operations = absl::StrSplit(operations_, ','),
                                    types = absl::StrSplit(types_, ',');
@@ -413,7 +412,7 @@ class NetprofileVerb final : public Verb {
   std::string operation_;
   int64_t nodes_ = 1;
   std::string out_;
-  bool force_ = false, siblings_ = false;
+  bool force_ = false;
 };
 
 }  // namespace

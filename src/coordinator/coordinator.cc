@@ -934,7 +934,8 @@ bool Coordinator::CallVirtual(Communicator& comm, uint32_t member, uint64_t call
 }
 
 void Coordinator::PlayPeers() {
-  for (const VirtualPeers::Meeting& meeting : peers_->Advance()) {
+  const int64_t until_ns = clock_ == nullptr ? INT64_MAX : clock_->NowNs();
+  for (const VirtualPeers::Meeting& meeting : peers_->Advance(until_ns)) {
     const auto found = visits_.find(meeting.token);
     if (found == visits_.end()) continue;
     const OpRef ref = found->second;
@@ -1049,10 +1050,14 @@ void Coordinator::MirrorMessages(Post& post) {
 }
 
 int64_t Coordinator::NextReleaseNs() const {
-  return releases_.empty() ? INT64_MAX : releases_.begin()->first;
+  const int64_t release_ns = releases_.empty() ? INT64_MAX : releases_.begin()->first;
+  // On a clock that stands while this process works, peers come no further than the real ranks.
+  return clock_ == nullptr || peers_ == nullptr ? release_ns
+                                                : std::min(release_ns, peers_->NextNs());
 }
 
 void Coordinator::ReleaseDue(int64_t now_ns) {
+  if (clock_ != nullptr && peers_ != nullptr) PlayPeers();
   const int64_t played_ns = PlayedNs(now_ns);
   while (!releases_.empty() && releases_.begin()->first <= played_ns) {
     const Post& post = *releases_.begin()->second;
@@ -1280,7 +1285,7 @@ void Coordinator::Release(uint32_t rank) {
 
 void Coordinator::Tick(int64_t now_ns, const std::map<uint32_t, Idleness>& idle) {
   if (diagnosis_) return;
-  if (!releases_.empty()) return;  // something goes on by itself
+  if (NextReleaseNs() != INT64_MAX) return;  // something goes on by itself
   idle_ = idle;
   JudgeMismatches(now_ns, false);
   if (diagnosis_) return;

@@ -732,7 +732,7 @@ class StubPeers final : public VirtualPeers {
               int64_t now_ns) override {
     if (!blocked) met.push_back({token, now_ns + late_ns, now_ns + late_ns + cost_ns});
   }
-  std::vector<Meeting> Advance() override { return std::exchange(met, {}); }
+  std::vector<Meeting> Advance(int64_t) override { return std::exchange(met, {}); }
 
   uint32_t world = 3;
   uint64_t calls = 1, count = 6;

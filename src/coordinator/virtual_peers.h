@@ -56,8 +56,11 @@ class VirtualPeers {
   /// The stream of the real rank that is `member` has reached a communication.
   virtual void Arrive(uint32_t comm, uint32_t member, const wire::OpRecord& record, uint64_t order,
                       uint64_t token, int64_t now_ns) = 0;
-  /// What has met since the last call.
-  virtual std::vector<Meeting> Advance() = 0;
+  /// What has met since the last call, where peers have come as far as `until_ns`: INT64_MAX if the
+  /// real ranks' clock cannot be waited for, and an end must be known at the meeting.
+  virtual std::vector<Meeting> Advance(int64_t until_ns) = 0;
+  /// To when Advance() has to be called next for what real ranks wait for; INT64_MAX: for nothing.
+  virtual int64_t NextNs() { return INT64_MAX; }
 };
 
 }  // namespace prism::coordinator

@@ -19,6 +19,10 @@ engine::Durations InstantPeers(engine::Durations durations) {
   for (auto& program : durations.spans) {
     for (engine::SpanTime& span : program) span.ns = span.tail_ns = 0;
   }
+  // Nor does it matter what they share.
+  for (auto& rank : durations.calls) {
+    for (engine::CallTime& call : rank) call.shares = 0;
+  }
   durations.host = {0, 0, 0, 0};
   durations.launch_latency_ns = 0;
   for (double& scale : durations.host_scale) scale = 0;
@@ -173,9 +177,9 @@ std::string_view GraphPeers::Received(uint32_t comm, uint32_t member, const wire
       brought);
 }
 
-std::vector<coordinator::VirtualPeers::Meeting> GraphPeers::Advance() {
+std::vector<coordinator::VirtualPeers::Meeting> GraphPeers::Advance(int64_t until_ns) {
   std::vector<Meeting> met = std::exchange(met_, {});
-  for (const engine::Meeting& meeting : live_->Run())
+  for (const engine::Meeting& meeting : live_->Run(until_ns))
     met.push_back({meeting.token, meeting.met_ns, meeting.end_ns});
   return met;
 }

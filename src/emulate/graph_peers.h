@@ -41,7 +41,8 @@ class GraphPeers final : public coordinator::VirtualPeers {
                               uint64_t order) override;
   void Arrive(uint32_t comm, uint32_t member, const wire::OpRecord& record, uint64_t order,
               uint64_t token, int64_t now_ns) override;
-  std::vector<Meeting> Advance() override;
+  std::vector<Meeting> Advance(int64_t until_ns) override;
+  int64_t NextNs() override { return live_->NextNs(); }
   std::string_view Received(uint32_t comm, uint32_t member, const wire::OpRecord& record,
                             uint64_t order, std::string_view brought) override;
 

@@ -100,7 +100,7 @@ TEST_F(GraphPeersTest, RankThatKeepsTimeMeetsAsTheWholeEvaluationSays) {
       }
       expected[token] = i.end_ns;
       peers.Arrive(comm, member[comm], record, op.b, token++, i.start_ns);
-      for (const auto& meeting : peers.Advance()) met[meeting.token] = meeting.end_ns;
+      for (const auto& meeting : peers.Advance(INT64_MAX)) met[meeting.token] = meeting.end_ns;
     }
     ASSERT_FALSE(expected.empty());
     EXPECT_EQ(met.size(), token);
@@ -118,7 +118,7 @@ TEST_F(GraphPeersTest, InstantPeersAreThereBeforeTheRank) {
   for (uint32_t i = 0; i < 3; ++i) {
     const int64_t now_ns = 100 + 10 * i;  // long before they would have computed anything
     peers.Arrive(graph.ranks[0].comm[0], 0, RecordOf(graph.ranks[0], program, 0), i, i, now_ns);
-    const auto met = peers.Advance();
+    const auto met = peers.Advance(INT64_MAX);
     ASSERT_EQ(met.size(), 1u);
     EXPECT_EQ(met[0].met_ns, i == 0 ? now_ns : std::max<int64_t>(now_ns, 100 + 70 * i));
     EXPECT_EQ(met[0].end_ns, met[0].met_ns + 70);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iterator>
 #include <map>
+#include <set>
 
 namespace prism::engine {
 namespace {
@@ -36,16 +37,57 @@ double TreeUs(const Gpu& gpu, const Protocol& p, const Placement& at, double byt
 
 }  // namespace
 
-Placement PlacementOf(const Target& target, std::span<const uint32_t> world_ranks) {
+Placement PlacementOf(const Target& target, std::span<const uint32_t> world_ranks,
+                      std::span<const uint32_t> nic_of_gpu) {
   std::map<uint32_t, uint32_t> nodes;
+  std::set<uint32_t> nics;
+  bool known = !nic_of_gpu.empty();
   Placement placement;
   placement.ranks = static_cast<uint32_t>(world_ranks.size());
   for (uint32_t rank : world_ranks) {
     if (rank == trace::kUnknownRank) continue;
     placement.ranks_per_node = std::max(placement.ranks_per_node, ++nodes[target.node_of(rank)]);
+    const uint32_t gpu = rank % target.gpus_per_node;
+    known = known && gpu < nic_of_gpu.size();
+    if (known) nics.insert(nic_of_gpu[gpu]);
   }
   placement.nodes = static_cast<uint32_t>(std::max<size_t>(nodes.size(), 1));
+  if (known && placement.nodes > 1) placement.rails = static_cast<uint32_t>(nics.size());
   return placement;
+}
+
+LinkBytes LinkBytesOf(CommOp op, const Placement& at) {
+  const double n = at.ranks, nics = at.nodes > 1 ? at.nics() : 1;
+  const bool ports = at.ranks_per_node > 1;
+  double ring = 1;
+  switch (op) {
+    case CommOp::kAllReduce:
+      // Over two nodes by trees: half of the bytes up and half down on each, which no ring beats;
+      // in a node they go along a chain and back.
+      if (at.nodes == 2) {
+        const double per_node = at.ranks_per_node;
+        return {2 * (per_node - 1) / per_node, 1 / nics};
+      }
+      ring = 2 * (n - 1) / n;
+      break;
+    case CommOp::kAllGather:
+    case CommOp::kReduceScatter:
+      ring = n - 1;
+      break;
+    case CommOp::kBroadcast:
+    case CommOp::kReduce:
+      break;
+    case CommOp::kSend:
+    case CommOp::kRecv:
+      return {at.nodes == 1 || at.rails > 1 ? 1.0 : 0.0, at.nodes > 1 ? 1.0 : 0.0};
+    case CommOp::kAllToAll:
+    case CommOp::kGather:
+    case CommOp::kScatter: {
+      const double far = n - at.ranks_per_node;
+      return {n - 1, at.nodes > 1 ? at.ranks_per_node / nics * far : 0};
+    }
+  }
+  return {ports ? ring : 0, at.nodes > 1 ? ring / nics : 0};
 }
 
 int64_t CollectiveNs(const Gpu& gpu, CommOp op, uint64_t bytes, const Placement& at) {
@@ -54,7 +96,7 @@ int64_t CollectiveNs(const Gpu& gpu, CommOp op, uint64_t bytes, const Placement&
     return gpu.kernel_floor_ns +
            std::llround(2e9 * size / (gpu.memory_bandwidth * gpu.memory_efficiency));
   }
-  const double network = at.ranks_per_node * gpu.network_bandwidth * gpu.network_efficiency;
+  const double network = at.nics() * gpu.network_bandwidth * gpu.network_efficiency;
   double bandwidth = at.ranks_per_node > 1 ? gpu.link_bandwidth : network;
   if (at.nodes > 1) bandwidth = std::min(bandwidth, network);
 

@@ -7,6 +7,7 @@
 #ifndef PRISM_ENGINE_COMMUNICATION_COST_H_
 #define PRISM_ENGINE_COMMUNICATION_COST_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -20,8 +21,20 @@ struct Placement {
   uint32_t ranks = 1;
   uint32_t nodes = 1;
   uint32_t ranks_per_node = 1;  // on the fullest node
+  uint32_t rails = 0;  // NICs of a node that the members have, all nodes together; 0: not known
+  /// NICs by which a ring of the group leaves a node.
+  uint32_t nics() const { return rails == 0 ? ranks_per_node : std::min(rails, ranks_per_node); }
 };
-Placement PlacementOf(const Target& target, std::span<const uint32_t> world_ranks);
+/// `nic_of_gpu`: by GPU of a node; empty: not known.
+Placement PlacementOf(const Target& target, std::span<const uint32_t> world_ranks,
+                      std::span<const uint32_t> nic_of_gpu = {});
+
+/// Bytes that a link has to carry for one byte of the call: what NCCL's algorithm does.
+struct LinkBytes {
+  double port;  // of each member's GPU, in each direction
+  double nic;   // of each of the NICs
+};
+LinkBytes LinkBytesOf(trace::CommOp op, const Placement& placement);
 
 /// `bytes` is count x element size as passed to NCCL (AllGather: what one rank gives;
 /// ReduceScatter: what one rank gets).

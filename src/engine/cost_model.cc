@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -295,7 +296,7 @@ std::vector<CostModel::Messages> CostModel::MessagesOf(const graph::Graph& graph
   return of_call;
 }
 
-CallTime CostModel::CollectiveTime(const graph::Call& call, const Placement& at) const {
+NetworkTime CostModel::CollectiveTime(const graph::Call& call, const Placement& at) const {
   const uint64_t bytes = call.count * ElementBytes(call.dtype);
   if (network_ != nullptr) {
     if (const auto time = network_->TimeOf(target_.gpu, call.op, call.dtype, bytes, at))
@@ -304,8 +305,8 @@ CallTime CostModel::CollectiveTime(const graph::Call& call, const Placement& at)
   return {CollectiveNs(target_.gpu, call.op, bytes, at), TimeSource::kModelled};
 }
 
-CallTime CostModel::MessageTime(const graph::Call& call, const Messages& messages,
-                                const Placement& at) const {
+NetworkTime CostModel::GroupedTime(const graph::Call& call, const Messages& messages,
+                                   const Placement& at) const {
   const Gpu& gpu = target_.gpu;
   const uint64_t near = messages.near_bytes, far = messages.far_bytes;
   if (network_ != nullptr && near + far > 0) {
@@ -314,7 +315,7 @@ CallTime CostModel::MessageTime(const graph::Call& call, const Messages& message
       if (const auto time = network_->TimeOf(gpu, CommOp::kAllToAll, call.dtype, mean, at))
         return *time;
     }
-    std::optional<CallTime> slowest;
+    std::optional<NetworkTime> slowest;
     bool known = true;
     for (const auto& [bytes, nodes] : {std::pair{near, 1u}, std::pair{far, 2u}}) {
       if (bytes == 0) continue;
@@ -327,6 +328,85 @@ CallTime CostModel::MessageTime(const graph::Call& call, const Messages& message
   }
   return {PointToPointNs(gpu, near, far), TimeSource::kModelled};
 }
+
+NetworkTime CostModel::MessageTime(const graph::Call& call, uint32_t rank, uint32_t peer) const {
+  const NetworkLinks& links = *network_->profile().links;
+  // What stays on the GPU crosses no link.
+  if (rank == peer) return {std::llround(links.receive_ns), TimeSource::kMeasured};
+  const uint32_t ends[] = {rank, peer};
+  const Placement at = PlacementOf(target_, ends, links.nic_of_gpu);
+  const uint64_t bytes = call.count * ElementBytes(call.dtype);
+  if (const auto time = network_->TimeOf(target_.gpu, CommOp::kSend, call.dtype, bytes, at))
+    return *time;
+  return {PointToPointNs(target_.gpu, at.nodes > 1 ? 0 : bytes, at.nodes > 1 ? bytes : 0),
+          TimeSource::kModelled};
+}
+
+namespace {
+
+// Numbers the links of a cluster, and says which of them a call uses.
+class LinkMap {
+ public:
+  LinkMap(const Target& target, const NetworkLinks& links, const graph::Graph& graph)
+      : target_(target), nic_of_gpu_(links.nic_of_gpu) {
+    for (const graph::Rank& rank : graph.ranks) gpus_ = std::max(gpus_, rank.rank + 1);
+    for (const graph::Communicator& c : graph.communicators) {
+      for (const uint32_t rank : c.world_ranks) {
+        if (rank != graph::kNone) gpus_ = std::max(gpus_, rank + 1);
+      }
+    }
+    gpus_ = (gpus_ + target.gpus_per_node - 1) / target.gpus_per_node * target.gpus_per_node;
+  }
+
+  // Both directions of each GPU's port, then of as many NICs at most.
+  uint32_t links() const { return 4 * gpus_; }
+
+  /// Which members are the first of theirs at their NIC: these stand for it.
+  std::vector<bool> AtNic(const graph::Communicator& c) const {
+    std::vector<bool> first(c.world_ranks.size(), false);
+    std::set<uint32_t> seen;
+    for (size_t i = 0; i < first.size(); ++i) {
+      const uint32_t rank = c.world_ranks[i];
+      first[i] = rank != graph::kNone && seen.insert(Nic(rank, rank)).second;
+    }
+    return first;
+  }
+  void AddCollective(uint32_t rank, bool at_nic, const NetworkTime& time,
+                     std::vector<LinkShare>* shares) const {
+    for (const uint32_t direction : {0u, 1u}) {
+      Add(2 * rank + direction, time.port, shares);
+      if (at_nic) Add(2 * (gpus_ + Nic(rank, rank)) + direction, time.nic, shares);
+    }
+  }
+  /// All that a message uses. It leaves a node by the receiver's NIC, to which a port of the
+  /// sender's node leads.
+  void AddMessage(uint32_t from, uint32_t to, const NetworkTime& time,
+                  std::vector<LinkShare>* shares) const {
+    const uint32_t per_node = target_.gpus_per_node;
+    const bool near = target_.node_of(from) == target_.node_of(to);
+    Add(2 * from, time.port, shares);
+    Add(2 * (near ? to : target_.node_of(from) * per_node + to % per_node) + 1, time.port, shares);
+    Add(2 * (gpus_ + Nic(from, to)), time.nic, shares);
+    Add(2 * (gpus_ + Nic(to, to)) + 1, time.nic, shares);
+  }
+
+ private:
+  /// The NIC of rank `on`'s node that rank `rail`'s GPU would have there.
+  uint32_t Nic(uint32_t on, uint32_t rail) const {
+    const uint32_t per_node = target_.gpus_per_node, gpu = rail % per_node;
+    return target_.node_of(on) * per_node + (gpu < nic_of_gpu_.size() ? nic_of_gpu_[gpu] : gpu);
+  }
+  static void Add(uint32_t link, double share, std::vector<LinkShare>* shares) {
+    const auto whole = static_cast<uint32_t>(std::llround(share * kWholeLink));
+    if (whole != 0) shares->push_back({link, whole});
+  }
+
+  const Target& target_;
+  const std::vector<uint32_t>& nic_of_gpu_;
+  uint32_t gpus_ = 0;
+};
+
+}  // namespace
 
 Durations CostModel::DurationsOf(const graph::Graph& graph, const Factors& factors) const {
   const Gpu& gpu = target_.gpu;
@@ -356,20 +436,48 @@ Durations CostModel::DurationsOf(const graph::Graph& graph, const Factors& facto
     d.spans.push_back(std::move(spans));
   }
 
+  std::optional<LinkMap> links;
+  if (shares_links()) {
+    links.emplace(target_, *network_->profile().links, graph);
+    d.links = links->links();
+    d.receive_ns = std::llround(network_->profile().links->receive_ns);
+  }
   std::vector<Placement> placements;
-  for (const graph::Communicator& c : graph.communicators)
-    placements.push_back(PlacementOf(target_, c.world_ranks));
+  std::vector<std::vector<bool>> at_nic;
+  for (const graph::Communicator& c : graph.communicators) {
+    if (links) at_nic.push_back(links->AtNic(c));
+    placements.push_back(
+        links ? PlacementOf(target_, c.world_ranks, network_->profile().links->nic_of_gpu)
+              : PlacementOf(target_, c.world_ranks));
+  }
   for (const graph::Rank& rank : graph.ranks) {
     const Program& program = graph.program_of(rank);
-    const std::vector<Messages> messages = MessagesOf(graph, rank);
+    const std::vector<Messages> messages =
+        links ? std::vector<Messages>() : MessagesOf(graph, rank);
     std::vector<CallTime> calls;
     for (uint32_t call = 0; call < program.calls.size(); ++call) {
       const graph::Call& c = program.calls[call];
-      const Placement& at = placements[rank.comm[c.participant]];
-      CallTime time = rank.channel[call] != graph::kNone ? MessageTime(c, messages[call], at)
-                                                         : CollectiveTime(c, at);
-      time.ns = scaled(time.ns, time.source, factors.communication);
-      calls.push_back(time);
+      const uint32_t comm = rank.comm[c.participant];
+      const Placement& at = placements[comm];
+      const auto first_share = static_cast<uint32_t>(d.shares.size());
+      NetworkTime time;
+      if (rank.channel[call] == graph::kNone) {
+        time = CollectiveTime(c, at);
+        if (links)
+          links->AddCollective(rank.rank, at_nic[comm][rank.comm_rank[c.participant]], time,
+                               &d.shares);
+      } else if (!links) {
+        time = GroupedTime(c, messages[call], at);
+      } else {
+        const uint32_t peer =
+            graph.communicators[comm].world_ranks[static_cast<size_t>(rank.peer[call])];
+        time = MessageTime(c, rank.rank, peer == graph::kNone ? rank.rank : peer);
+        // The sender stands for all links of its message.
+        if (c.op == CommOp::kSend && peer != graph::kNone && peer != rank.rank)
+          links->AddMessage(rank.rank, peer, time, &d.shares);
+      }
+      calls.push_back({scaled(time.ns, time.source, factors.communication), time.source,
+                       first_share, static_cast<uint32_t>(d.shares.size()) - first_share});
     }
     d.calls.push_back(std::move(calls));
   }

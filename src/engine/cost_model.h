@@ -76,9 +76,11 @@ class CostModel {
     bool with_every_peer = false;            // one to and from each member of one communicator
   };
   std::vector<Messages> MessagesOf(const graph::Graph& graph, const graph::Rank& rank) const;
-  CallTime CollectiveTime(const graph::Call& call, const Placement& at) const;
-  CallTime MessageTime(const graph::Call& call, const Messages& messages,
-                       const Placement& at) const;
+  NetworkTime CollectiveTime(const graph::Call& call, const Placement& at) const;
+  NetworkTime GroupedTime(const graph::Call& call, const Messages& messages,
+                          const Placement& at) const;
+  NetworkTime MessageTime(const graph::Call& call, uint32_t rank, uint32_t peer) const;
+  bool shares_links() const { return network_ != nullptr && network_->profile().links.has_value(); }
 
   Target target_;
   std::shared_ptr<const NetworkTable> network_;

@@ -103,8 +103,9 @@ struct Arrival {
   uint32_t op;
   uint32_t next;
   int64_t ready;
-  bool waits;      // false: a send that has ended before its receive came
-  uint64_t token;  // of a visit
+  bool waits;            // false: a send that has ended before its receive came
+  uint64_t token;        // of a visit
+  const CallTime* call;  // null: an initialisation, or a send whose flow was its own
 };
 
 /// One communication that is not complete.
@@ -113,7 +114,8 @@ struct OpenMeeting {
   uint32_t first = kNone;  // Arrival
   int64_t ready = 0;
   int64_t cost = 0;
-  bool measured = false;  // the cost is what some of them have measured
+  bool measured = false;    // the cost is what some of them have measured
+  int64_t sent = kUnknown;  // a send began before its receive came: when its flow has ended
 };
 
 /// Meetings of one communicator or channel, by sequence; those at the front that are complete are
@@ -124,6 +126,11 @@ struct MeetingPlace {
   std::vector<OpenMeeting> meetings;
   std::vector<uint32_t> counts;  // only to tolerate missing ranks: calls of each member, descending
 
+  OpenMeeting& At(uint32_t sequence) {
+    const uint32_t offset = sequence - base;
+    if (offset >= meetings.size()) meetings.resize(offset + 1);
+    return meetings[offset];
+  }
   uint32_t Expected(uint32_t sequence) const {
     if (counts.empty()) return expected;
     return static_cast<uint32_t>(std::partition_point(counts.begin(), counts.end(),
@@ -132,11 +139,23 @@ struct MeetingPlace {
   }
 };
 
+/// A communication that uses links.
+struct Flight {
+  uint32_t first;  // Arrival
+  int64_t met;
+  MeetingPlace* place;  // of an early send: where its receive will come
+  uint32_t sequence;
+};
+
 class Evaluation {
  public:
   Evaluation(const Graph& graph, const Durations& durations, const Options& options,
              std::vector<uint8_t> outside = {})
-      : graph_(graph), durations_(durations), options_(options), outside_(std::move(outside)) {
+      : graph_(graph),
+        durations_(durations),
+        options_(options),
+        outside_(std::move(outside)),
+        flows_(durations.links) {
     Prepare();
   }
 
@@ -145,7 +164,8 @@ class Evaluation {
   // Ranks that are played from outside
   void Initialise(uint32_t rank, uint32_t participant, int64_t ready_ns);
   void Visited(const Visit& visit);
-  void Advance();
+  void Advance(int64_t until_ns);
+  int64_t NextNs() { return open_visits_ == 0 ? Flows::kNever : flows_.NextNs(); }
   std::vector<Meeting> TakeMet() { return std::exchange(met_, {}); }
   bool Done() const;
 
@@ -158,8 +178,18 @@ class Evaluation {
   void SpendDelays(Sequence& s, uint32_t id);
   void RunThread(uint32_t id);
   void RunStream(uint32_t id);
-  void Arrive(MeetingPlace& place, uint32_t sequence, uint32_t id, uint32_t op, int64_t ready,
-              int64_t cost, bool measured, bool waits, uint64_t token = 0);
+  uint32_t NewArrival(const Arrival& arrival);
+  void Arrive(MeetingPlace& place, uint32_t sequence, const Arrival& arrival, int64_t cost,
+              bool measured);
+  /// Whether a send begins without its receive, as a flow of its own.
+  bool BeginsEarly(const Call& call, const CallTime& time) const;
+  void SendEarly(MeetingPlace& place, uint32_t sequence, const Arrival& arrival, int64_t cost);
+  /// All have come: `first` and those behind it.
+  void Meet(uint32_t first, int64_t met, int64_t cost, bool measured);
+  /// Begins a flow with `shares_`.
+  void Fly(uint32_t first, int64_t met, int64_t cost, MeetingPlace* place, uint32_t sequence);
+  void Conclude(uint32_t first, int64_t met, int64_t end);
+  void Land(const Flows::End& end);
   absl::Status Stuck() const;
 
   void Wake(uint32_t id) {
@@ -202,6 +232,7 @@ class Evaluation {
   const Options options_;
   const std::vector<uint8_t> outside_;  // by rank
   std::vector<Meeting> met_;            // visits
+  uint64_t open_visits_ = 0;
   Outcome outcome_;
 
   std::vector<Sequence> sequences_;
@@ -211,6 +242,9 @@ class Evaluation {
   std::vector<MeetingPlace> comms_, channels_, inits_;
   std::vector<Arrival> arrivals_;
   uint32_t free_arrival_ = kNone;
+  Flows flows_;
+  std::vector<Flight> flights_;  // by flow
+  std::vector<LinkShare> shares_;
   std::vector<uint32_t> ready_;
   std::vector<Delay> delays_;
 };
@@ -313,21 +347,24 @@ void Evaluation::PrepareMissing() {
   }
 }
 
-void Evaluation::Arrive(MeetingPlace& place, uint32_t sequence, uint32_t id, uint32_t op,
-                        int64_t ready, int64_t cost, bool measured, bool waits, uint64_t token) {
-  const uint32_t offset = sequence - place.base;
-  if (offset >= place.meetings.size()) place.meetings.resize(offset + 1);
-  OpenMeeting& meeting = place.meetings[offset];
-  uint32_t arrival = free_arrival_;
-  if (arrival == kNone) {
-    arrival = static_cast<uint32_t>(arrivals_.size());
-    arrivals_.emplace_back();
-  } else {
-    free_arrival_ = arrivals_[arrival].next;
+uint32_t Evaluation::NewArrival(const Arrival& arrival) {
+  const uint32_t number = free_arrival_;
+  if (number == kNone) {
+    arrivals_.push_back(arrival);
+    return static_cast<uint32_t>(arrivals_.size() - 1);
   }
-  arrivals_[arrival] = {id, op, meeting.first, ready, waits, token};
-  meeting.first = arrival;
-  meeting.ready = std::max(meeting.ready, ready);
+  free_arrival_ = arrivals_[number].next;
+  arrivals_[number] = arrival;
+  return number;
+}
+
+void Evaluation::Arrive(MeetingPlace& place, uint32_t sequence, const Arrival& arrival,
+                        int64_t cost, bool measured) {
+  OpenMeeting& meeting = place.At(sequence);
+  const uint32_t number = NewArrival(arrival);
+  arrivals_[number].next = meeting.first;
+  meeting.first = number;
+  meeting.ready = std::max(meeting.ready, arrival.ready);
   if (measured == meeting.measured) {
     meeting.cost = std::max(meeting.cost, cost);
   } else if (measured) {
@@ -337,11 +374,74 @@ void Evaluation::Arrive(MeetingPlace& place, uint32_t sequence, uint32_t id, uin
   }
   if (++meeting.arrived < place.Expected(sequence)) return;
 
-  const int64_t met = meeting.ready, end = meeting.ready + meeting.cost;
-  for (uint32_t a = meeting.first; a != kNone;) {
+  if (meeting.sent != kUnknown) {
+    int64_t end = meeting.sent;
+    for (uint32_t a = meeting.first; a != kNone; a = arrivals_[a].next) {
+      if (arrivals_[a].call != nullptr)
+        end = std::max(end, arrivals_[a].ready + durations_.receive_ns);
+    }
+    Conclude(meeting.first, meeting.ready, end);
+  } else {
+    Meet(meeting.first, meeting.ready, meeting.cost, meeting.measured);
+  }
+  meeting.first = kNone;
+  meeting.arrived = UINT32_MAX;  // complete
+  size_t complete = 0;
+  while (complete < place.meetings.size() && place.meetings[complete].arrived == UINT32_MAX)
+    ++complete;
+  if (complete == place.meetings.size()) {
+    place.meetings.clear();
+    place.base += static_cast<uint32_t>(complete);
+  } else if (complete > 16) {
+    place.meetings.erase(place.meetings.begin(),
+                         place.meetings.begin() + static_cast<std::ptrdiff_t>(complete));
+    place.base += static_cast<uint32_t>(complete);
+  }
+}
+
+bool Evaluation::BeginsEarly(const Call& call, const CallTime& time) const {
+  return time.shares != 0 && call.op == trace::CommOp::kSend &&
+         call.bytes <= trace::kEarlySendBytes;
+}
+
+void Evaluation::SendEarly(MeetingPlace& place, uint32_t sequence, const Arrival& arrival,
+                           int64_t cost) {
+  const auto begin = durations_.shares.begin() + arrival.call->first_share;
+  shares_.assign(begin, begin + arrival.call->shares);
+  Fly(NewArrival(arrival), arrival.ready, cost, &place, sequence);
+}
+
+void Evaluation::Meet(uint32_t first, int64_t met, int64_t cost, bool measured) {
+  shares_.clear();
+  // What was measured in the job was measured with all that it met there.
+  for (uint32_t a = measured ? kNone : first; a != kNone; a = arrivals_[a].next) {
+    const CallTime* call = arrivals_[a].call;
+    if (call == nullptr || call->shares == 0) continue;
+    const auto begin = durations_.shares.begin() + call->first_share;
+    shares_.insert(shares_.end(), begin, begin + call->shares);
+  }
+  if (shares_.empty() || cost <= 0) {
+    Conclude(first, met, met + cost);
+    return;
+  }
+  Fly(first, met, cost, nullptr, 0);
+}
+
+void Evaluation::Fly(uint32_t first, int64_t met, int64_t cost, MeetingPlace* place,
+                     uint32_t sequence) {
+  const uint32_t flow = flows_.Add(met, cost, shares_);
+  if (flow >= flights_.size()) flights_.resize(flow + 1);
+  flights_[flow] = {first, met, place, sequence};
+}
+
+void Evaluation::Conclude(uint32_t first, int64_t met, int64_t end) {
+  for (uint32_t a = first; a != kNone;) {
     Arrival& each = arrivals_[a];
     if (each.sequence == kNone) {
-      if (each.token != kNoToken) met_.push_back({each.token, met, end});
+      if (each.token != kNoToken) {
+        met_.push_back({each.token, met, end});
+        --open_visits_;
+      }
     } else {
       Sequence& s = sequences_[each.sequence];
       if (each.waits) s.group_end = std::max(s.group_end, end);
@@ -358,19 +458,15 @@ void Evaluation::Arrive(MeetingPlace& place, uint32_t sequence, uint32_t id, uin
     free_arrival_ = a;
     a = next;
   }
-  meeting.first = kNone;
-  meeting.arrived = UINT32_MAX;  // complete
-  size_t complete = 0;
-  while (complete < place.meetings.size() && place.meetings[complete].arrived == UINT32_MAX)
-    ++complete;
-  if (complete == place.meetings.size()) {
-    place.meetings.clear();
-    place.base += static_cast<uint32_t>(complete);
-  } else if (complete > 16) {
-    place.meetings.erase(place.meetings.begin(),
-                         place.meetings.begin() + static_cast<std::ptrdiff_t>(complete));
-    place.base += static_cast<uint32_t>(complete);
-  }
+}
+
+void Evaluation::Land(const Flows::End& end) {
+  const Flight flight = flights_[end.flow];
+  Conclude(flight.first, flight.met, end.ns);
+  if (flight.place == nullptr) return;
+  flight.place->At(flight.sequence).sent = end.ns;
+  Arrive(*flight.place, flight.sequence, {kNone, 0, kNone, flight.met, false, kNoToken, nullptr}, 0,
+         false);
 }
 
 void Evaluation::SpendHostTime(Sequence& s, uint32_t id, int64_t ns) {
@@ -451,7 +547,8 @@ void Evaluation::RunThread(uint32_t id) {
           s.arrived = true;
           s.unmet = 1;
           s.group_end = s.time;
-          Arrive(inits_[graph_.ranks[s.rank].comm[op.a]], 0, id, s.at, s.time, 0, false, true);
+          Arrive(inits_[graph_.ranks[s.rank].comm[op.a]], 0,
+                 {id, s.at, kNone, s.time, true, kNoToken, nullptr}, 0, false);
         }
         if (s.unmet != 0) {
           s.state = State::kAwaitsMeeting;
@@ -520,7 +617,7 @@ void Evaluation::RunStream(uint32_t id) {
         if (!s.arrived) {
           s.arrived = true;
           const bool waits = !graph::EndsEarly(program, s.ops + s.at);
-          s.unmet = waits ? op.detail : 0;
+          s.unmet = 0;
           s.group_end = start;
           for (uint32_t i = s.at; i < s.at + op.detail; ++i) {
             const Op& part = s.ops[i];
@@ -534,8 +631,15 @@ void Evaluation::RunStream(uint32_t id) {
             MeetingPlace& place = channel != kNone
                                       ? channels_[channel]
                                       : comms_[graph_rank.comm[program.calls[part.a].participant]];
+            if (!measured && BeginsEarly(program.calls[part.a], call)) {
+              ++s.unmet;
+              SendEarly(place, part.b, {id, i, kNone, start, true, kNoToken, &call}, ns);
+              continue;
+            }
             // What a message takes counts from the meeting for who waits for it.
-            Arrive(place, part.b, id, i, start, waits ? ns : 0, waits && measured, waits);
+            if (waits) ++s.unmet;
+            Arrive(place, part.b, {id, i, kNone, start, waits, kNoToken, &call}, waits ? ns : 0,
+                   waits && measured);
             if (waits) continue;
             s.group_end = std::max(s.group_end, start + ns);
             rank.transfer_ns += ns;
@@ -611,7 +715,8 @@ absl::Status Evaluation::Stuck() const {
 void Evaluation::Initialise(uint32_t rank, uint32_t participant, int64_t ready_ns) {
   const Rank& who = graph_.ranks[rank];
   if (!graph_.program_of(who).participants[participant].has_init) return;
-  Arrive(inits_[who.comm[participant]], 0, kNone, 0, ready_ns, 0, false, true, kNoToken);
+  Arrive(inits_[who.comm[participant]], 0, {kNone, 0, kNone, ready_ns, true, kNoToken, nullptr}, 0,
+         false);
 }
 
 void Evaluation::Visited(const Visit& visit) {
@@ -621,10 +726,18 @@ void Evaluation::Visited(const Visit& visit) {
       channel != kNone ? channels_[channel]
                        : comms_[rank.comm[graph_.program_of(rank).calls[visit.call].participant]];
   const CallTime& call = durations_.calls[visit.rank][visit.call];
+  if (visit.waits || call.shares != 0) ++open_visits_;
+  if (BeginsEarly(graph_.program_of(rank).calls[visit.call], call)) {
+    SendEarly(place, visit.sequence, {kNone, 0, kNone, visit.ready_ns, true, visit.token, &call},
+              call.ns);
+    return;
+  }
   // Who waits for nobody is answered at once, with what the call takes on its stream.
   if (!visit.waits) met_.push_back({visit.token, visit.ready_ns, visit.ready_ns + call.ns});
-  Arrive(place, visit.sequence, kNone, 0, visit.ready_ns, visit.waits ? call.ns : 0, false,
-         visit.waits, visit.waits ? visit.token : kNoToken);
+  Arrive(
+      place, visit.sequence,
+      {kNone, 0, kNone, visit.ready_ns, visit.waits, visit.waits ? visit.token : kNoToken, &call},
+      visit.waits ? call.ns : 0, false);
 }
 
 bool Evaluation::Done() const {
@@ -632,20 +745,25 @@ bool Evaluation::Done() const {
                      [](const Sequence& s) { return s.at >= s.size; });
 }
 
-void Evaluation::Advance() {
-  while (!ready_.empty()) {
-    const uint32_t id = ready_.back();
-    ready_.pop_back();
-    if (sequences_[id].is_stream) {
-      RunStream(id);
-    } else {
-      RunThread(id);
+void Evaluation::Advance(int64_t until_ns) {
+  while (true) {
+    while (!ready_.empty()) {
+      const uint32_t id = ready_.back();
+      ready_.pop_back();
+      if (sequences_[id].is_stream) {
+        RunStream(id);
+      } else {
+        RunThread(id);
+      }
     }
+    const int64_t next_ns = flows_.NextNs();
+    if (next_ns == Flows::kNever || next_ns > until_ns) return;
+    for (const Flows::End& end : flows_.Step()) Land(end);
   }
 }
 
 absl::StatusOr<Outcome> Evaluation::Run() {
-  Advance();
+  Advance(Flows::kNever);
   for (const Sequence& s : sequences_) {
     if (s.at < s.size) return Stuck();
     RankOutcome& rank = outcome_.ranks[s.rank];
@@ -713,10 +831,12 @@ void LiveEvaluation::Initialise(uint32_t rank, uint32_t participant, int64_t rea
 
 void LiveEvaluation::Visit(const engine::Visit& visit) { state_->Visited(visit); }
 
-std::vector<Meeting> LiveEvaluation::Run() {
-  state_->Advance();
+std::vector<Meeting> LiveEvaluation::Run(int64_t until_ns) {
+  state_->Advance(until_ns);
   return state_->TakeMet();
 }
+
+int64_t LiveEvaluation::NextNs() { return state_->NextNs(); }
 
 bool LiveEvaluation::Done() const { return state_->Done(); }
 

@@ -2,11 +2,18 @@
 //
 // An operation completes at
 //   span           max(start + G, last enqueue + launch latency + tail), start = max(stream, first
-//   enqueue + latency) communication  max(ready of all that meet) + cost; calls of one group
-//   complete together wait           max(stream or thread, what it waits for) host segment   thread
-//   + its time; an enqueue not before the stream's earlier enqueues
+//   enqueue + latency)
+//   communication  max(ready of all that meet) + cost, longer where others use its links (flows.h);
+//   calls of one group complete together
+//   wait           max(stream or thread, what it waits for)
+//   host segment   thread + its time; an enqueue not before the stream's earlier enqueues
 // so a span is bound by the GPU or by the host, whichever is slower, and a launch gap vanishes
-// where the host runs ahead.
+// where the host runs ahead. A send that fits into NCCL's buffers and has links begins without its
+// receive, which ends with it, or what a receive takes after it has come itself.
+//
+// What uses no links is evaluated in no order of time: what depends on nothing unknown goes on. The
+// begins and ends of communications that do happen in order of time, when nothing else can go on:
+// all that is still to come depends on one of them.
 //
 // Deterministic: a result depends on graph, durations and options alone, not on the order of
 // evaluation. No clock, no input or output inside, so the same code evaluates offline and paced.
@@ -22,6 +29,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "src/engine/flows.h"
 #include "src/engine/target.h"
 #include "src/graph/graph.h"
 #include "src/graph/measured.h"
@@ -40,8 +48,10 @@ struct SpanTime {
 };
 
 struct CallTime {
-  int64_t ns = 0;  // after all have come
+  int64_t ns = 0;  // after all have come, with its links for itself
   TimeSource source = TimeSource::kAssumed;
+  /// In Durations::shares: what this rank adds to the links' load; none: it meets no other.
+  uint32_t first_share = 0, shares = 0;
 };
 
 /// Durations of a graph. Spans are the programs', calls are the ranks' (they depend on who the
@@ -49,6 +59,9 @@ struct CallTime {
 struct Durations {
   std::vector<std::vector<SpanTime>> spans;  // [program][span]
   std::vector<std::vector<CallTime>> calls;  // [rank][call]
+  std::vector<LinkShare> shares;
+  uint32_t links = 0;             // all numbers in `shares` are below
+  int64_t receive_ns = 0;         // of a message that has come before
   HostTimes host;                 // of threads whose trace has no host time (Program::host_timed)
   int64_t launch_latency_ns = 0;  // from the end of the enqueue to the start on an idle stream
   /// Factors on host time by its source (what-if, ranges, shares).
@@ -161,8 +174,13 @@ struct Meeting {
 
 /// Evaluates a graph of which some ranks are not evaluated: they run somewhere, and say when they
 /// reach a communication. What depends on them waits until they do, everything else is evaluated as
-/// Evaluate() does; so if they come when Evaluate() says, all happens when Evaluate() says. Visits
-/// may come in any order.
+/// Evaluate() does; so if they come when Evaluate() says, all happens when Evaluate() says.
+///
+/// Visits may come in any order where no links are shared. Where they are, an end depends on what
+/// begins before it: Run(now) goes no further than the time that the outside ranks have reached,
+/// and tells of an end when it has come; NextNs() says when that may be. Run() for a clock that
+/// cannot be waited for takes it that they begin nothing else meanwhile; what they then begin in
+/// the past of what was told changes nothing of that.
 ///
 ///   LiveEvaluation live(graph, durations, {}, /*outside=*/{1, 0, 0, 0});
 ///   live.Initialise(0, participant, 0);
@@ -180,8 +198,11 @@ class LiveEvaluation {
   /// An outside rank comes to the initialisation of its `participant`-th communicator.
   void Initialise(uint32_t rank, uint32_t participant, int64_t ready_ns);
   void Visit(const Visit& visit);
-  /// Goes on as far as is possible; returns what has met since the last call.
-  std::vector<Meeting> Run();
+  /// Goes on as far as is possible, with ends of flows up to `until_ns`; returns what has met, and
+  /// of flows ended, since the last call.
+  std::vector<Meeting> Run(int64_t until_ns = Flows::kNever);
+  /// To when Run() has to go next for what is visited and not told of; Flows::kNever: for nothing.
+  int64_t NextNs();
   /// Whether all that is evaluated has come to its end.
   bool Done() const;
 

@@ -80,8 +80,30 @@ class EngineTest : public ::testing::Test {
     return d;
   }
 
+  // Every call takes some time, and adds to the loads of one or two of a few links.
+  static Durations Sharing(const Graph& graph, std::mt19937* random) {
+    Durations d = Simple(graph, {{"forward", 900}, {"backward", 2100}}, 0);
+    d.links = 3;
+    d.receive_ns = 40;
+    for (std::vector<CallTime>& calls : d.calls) {
+      for (CallTime& call : calls) {
+        call.ns = 100 + static_cast<int64_t>((*random)() % 5000);
+        call.first_share = static_cast<uint32_t>(d.shares.size());
+        call.shares = 1 + (*random)() % 2;
+        for (uint32_t i = 0; i < call.shares; ++i) {
+          d.shares.push_back({static_cast<uint32_t>((*random)() % d.links),
+                              static_cast<uint32_t>(1 + (*random)() % kWholeLink)});
+        }
+      }
+    }
+    return d;
+  }
+
   std::string directory_;
 };
+
+constexpr JobKind kKinds[] = {JobKind::kDataParallel, JobKind::kFullyShardedDP, JobKind::kPipeline,
+                              JobKind::kExpertParallel};
 
 // The published bubble of 1F1B (Narayanan et al. 2019): a step takes (m + p - 1)(tf + tb).
 TEST_F(EngineTest, PipelineTakesTheOneForwardOneBackwardTime) {
@@ -673,8 +695,7 @@ TEST_F(EngineTest, DelaysDoWhatARunWithThemDoes) {
 // order of time, and in any other.
 TEST_F(EngineTest, OutsideRankThatKeepsTimeMeetsAsTheWholeEvaluationSays) {
   std::mt19937 random(7);
-  for (const JobKind kind : {JobKind::kDataParallel, JobKind::kFullyShardedDP, JobKind::kPipeline,
-                             JobKind::kExpertParallel}) {
+  for (const JobKind kind : kKinds) {
     Graph graph = Job({.kind = kind, .world = 4, .steps = 3});
     Durations d = Simple(graph, {{"forward", 900}, {"backward", 2100}}, 0);
     for (std::vector<CallTime>& calls : d.calls) {
@@ -722,6 +743,124 @@ TEST_F(EngineTest, OutsideRankThatKeepsTimeMeetsAsTheWholeEvaluationSays) {
         EXPECT_THAT(met, ::testing::Each(1));
         EXPECT_TRUE(live.Done());
       }
+    }
+  }
+}
+
+// Two communicators whose transfers overlap by a closed form: both fill the link, so while both are
+// under way they take twice as long.
+TEST_F(EngineTest, CommunicatorsThatShareALinkSlowEachOther) {
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    Writer w;
+    ASSERT_EQ(w.Open(Path(rank).c_str(), rank, 4), 0);
+    const uint32_t s = w.AddStream(0, 0, "s"), one[3] = {1, 1, 1};
+    const uint32_t pair = rank / 2, world[] = {2 * pair, 2 * pair + 1};
+    w.Communicator({1 + pair, 2, rank % 2, 0, 0}, world);
+    w.Launch(s, w.Kernel(KernelKind::kKernel, pair == 0 ? "early" : "late", one, one, 0, 0));
+    CallRecord call{};
+    call.comm = 1 + pair;
+    call.peer = -1;
+    call.group = 1;
+    w.Comm(s, w.Call(call), 0, ValueSource::kExact);
+    ASSERT_EQ(w.Close(0), 0);
+  }
+  Graph graph = Load();
+  Durations d = Simple(graph, {{"early", 100}, {"late", 400}}, 1000);
+  d.links = 1;
+  const auto finish = [&](uint32_t share) {
+    d.shares = {{0, share}};
+    for (uint32_t rank : {0u, 2u}) d.calls[rank][0].shares = 1;
+    const auto outcome = Evaluate(graph, d);
+    EXPECT_TRUE(outcome.ok()) << outcome.status();
+    EXPECT_EQ(outcome->ranks[0].finish_ns, outcome->ranks[1].finish_ns);
+    return std::pair(outcome->ranks[0].finish_ns, outcome->ranks[2].finish_ns);
+  };
+  // From 400 to 1800 both; 700 of the second's time were done then.
+  EXPECT_EQ(finish(kWholeLink), std::pair(int64_t{1800}, int64_t{2100}));
+  EXPECT_EQ(finish(kWholeLink / 2), std::pair(int64_t{1100}, int64_t{1400}));
+}
+
+// Ranks are numbers: in whichever order they are evaluated, all happens at the same times.
+TEST_F(EngineTest, OrderOfRanksDoesNotMatterToFlows) {
+  std::mt19937 random(11);
+  for (const JobKind kind : kKinds) {
+    const Graph graph = Job({.kind = kind, .world = 6, .steps = 2});
+    const Durations d = Sharing(graph, &random);
+    const auto outcome = Evaluate(graph, d);
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    for (int round = 0; round < 5; ++round) {
+      std::vector<uint32_t> order(graph.ranks.size());  // new index -> old
+      std::iota(order.begin(), order.end(), 0);
+      std::shuffle(order.begin(), order.end(), random);
+      Graph other = graph;
+      Durations of_other = d;
+      for (uint32_t i = 0; i < order.size(); ++i) {
+        other.ranks[i] = graph.ranks[order[i]];
+        of_other.calls[i] = d.calls[order[i]];
+        for (size_t c = 0; c < graph.communicators.size(); ++c) {
+          for (size_t m = 0; m < graph.communicators[c].members.size(); ++m) {
+            if (graph.communicators[c].members[m].rank == order[i])
+              other.communicators[c].members[m].rank = i;
+          }
+        }
+      }
+      const auto shuffled = Evaluate(other, of_other);
+      ASSERT_TRUE(shuffled.ok()) << shuffled.status();
+      for (uint32_t i = 0; i < order.size(); ++i) {
+        const RankOutcome &x = shuffled->ranks[i], &y = outcome->ranks[order[i]];
+        EXPECT_EQ(std::tie(x.finish_ns, x.transfer_ns, x.wait_ns),
+                  std::tie(y.finish_ns, y.transfer_ns, y.wait_ns));
+      }
+    }
+  }
+}
+
+// On a clock that waits for the evaluation: a rank that comes when the whole evaluation says it
+// comes is told of each end when it has come, and it is the whole evaluation's.
+TEST_F(EngineTest, OutsideRankOnAClockThatWaitsIsToldOfEndsWhenTheyHaveCome) {
+  std::mt19937 random(13);
+  for (const JobKind kind : kKinds) {
+    Graph graph = Job({.kind = kind, .world = 4, .steps = 3});
+    const Durations d = Sharing(graph, &random);
+    for (uint32_t outside = 0; outside < 4; ++outside) {
+      std::vector<uint8_t> only(4, 0);
+      only[outside] = 1;
+      const auto whole = Evaluate(graph, d, {.timeline = only});
+      ASSERT_TRUE(whole.ok()) << whole.status();
+      const graph::Rank& rank = graph.ranks[outside];
+      const graph::Program& program = graph.program_of(rank);
+      std::vector<Visit> visits;
+      std::vector<int64_t> ends;  // by token
+      for (const Interval& i : whole->timeline) {
+        const std::vector<Op>& ops = program.sequences[i.sequence].ops;
+        if (ops[i.op].kind != OpKind::kComm) continue;
+        visits.push_back({outside, ops[i.op].a, ops[i.op].b, i.start_ns, ends.size()});
+        ends.push_back(i.end_ns);
+      }
+      std::stable_sort(visits.begin(), visits.end(),
+                       [](const Visit& x, const Visit& y) { return x.ready_ns < y.ready_ns; });
+      LiveEvaluation live(graph, d, {}, only);
+      for (uint32_t p = 0; p < program.participants.size(); ++p) live.Initialise(outside, p, 0);
+      std::vector<int> met(ends.size(), 0);
+      const auto go_to = [&](int64_t now_ns) {
+        for (const Meeting& meeting : live.Run(now_ns)) {
+          ++met[meeting.token];
+          EXPECT_EQ(meeting.end_ns, ends[meeting.token]);
+          // Nothing can move the end of a receive whose message is there.
+          EXPECT_GE(meeting.end_ns, now_ns);
+          EXPECT_LE(meeting.end_ns, now_ns + d.receive_ns);
+        }
+      };
+      for (size_t i = 0; i < visits.size(); ++i) {
+        live.Visit(visits[i]);
+        const int64_t next_visit_ns =
+            i + 1 < visits.size() ? visits[i + 1].ready_ns : Flows::kNever;
+        go_to(visits[i].ready_ns);
+        for (int64_t next = live.NextNs(); next < next_visit_ns; next = live.NextNs()) go_to(next);
+      }
+      EXPECT_THAT(met, ::testing::Each(1));
+      live.Run();
+      EXPECT_TRUE(live.Done());
     }
   }
 }

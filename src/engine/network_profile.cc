@@ -147,10 +147,29 @@ absl::StatusOr<NetworkEntry> ParseEntry(const ordered_json& object, size_t index
   e.p10_ns = members.Time("p10_ns");
   e.p90_ns = members.Time("p90_ns");
   e.samples = members.Integer("n", 1, kMaxBytes);
+  if (members.Has("rails"))
+    e.rails = static_cast<uint32_t>(members.Integer("rails", 1, std::max(e.ranks, 1u)));
   if (e.p10_ns > e.median_ns || e.median_ns > e.p90_ns)
     members.Fail("p10_ns, median_ns and p90_ns are not ascending");
   if (!members.status().ok()) return members.status();
   return e;
+}
+
+absl::StatusOr<NetworkLinks> ParseLinks(const ordered_json& object) {
+  if (!object.is_object()) return Bad("links is no object");
+  NetworkLinks links;
+  if (!object.contains("receive_ns") || !object["receive_ns"].is_number() ||
+      !(object["receive_ns"].get<double>() >= 0 && object["receive_ns"].get<double>() <= kMaxNs))
+    return Bad("links: receive_ns is no time");
+  links.receive_ns = object["receive_ns"].get<double>();
+  if (!object.contains("nic_of_gpu") || !object["nic_of_gpu"].is_array())
+    return Bad("links: nic_of_gpu is no array");
+  for (const ordered_json& nic : object["nic_of_gpu"]) {
+    if (!nic.is_number_unsigned() || nic.get<uint64_t>() > links.nic_of_gpu.size())
+      return Bad("links: nic_of_gpu does not number the NICs as they come, from 0");
+    links.nic_of_gpu.push_back(nic.get<uint32_t>());
+  }
+  return links;
 }
 
 }  // namespace
@@ -218,14 +237,19 @@ absl::StatusOr<NetworkProfile> ParseNetworkProfile(std::string_view text) {
       return Bad(absl::StrCat("settings.", name, " is ", ns->dump(), ", no time up to 1e9 ns"));
     }
   }
+  if (j.contains("links")) {
+    PRISM_ASSIGN_OR_RETURN(profile.links, ParseLinks(j["links"]));
+  }
   if (!j.contains("entries") || !j["entries"].is_array()) return Bad("entries is no array");
-  std::set<std::tuple<CommOp, std::optional<uint32_t>, uint32_t, uint32_t, uint64_t, bool>> seen;
+  std::set<
+      std::tuple<CommOp, std::optional<uint32_t>, uint32_t, uint32_t, uint32_t, uint64_t, bool>>
+      seen;
   for (const ordered_json& object : j["entries"]) {
     const size_t index = profile.entries.size();
     PRISM_ASSIGN_OR_RETURN(const NetworkEntry e, ParseEntry(object, index));
-    if (!seen.insert({e.op, e.type, e.ranks, e.nodes, e.bytes, e.isolated}).second) {
+    if (!seen.insert({e.op, e.type, e.ranks, e.nodes, e.rails, e.bytes, e.isolated}).second) {
       return Bad(absl::StrCat("entry ", index, ": another entry has the same operation, type, ",
-                              "ranks, nodes, bytes and isolated"));
+                              "ranks, nodes, rails, bytes and isolated"));
     }
     profile.entries.push_back(e);
   }
@@ -258,10 +282,16 @@ std::string SerializeNetworkProfile(const NetworkProfile& profile) {
   const auto dump = [](const ordered_json& j) {
     return j.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
   };
-  std::string text =
-      absl::StrCat("{\"schema\": \"", kSchema, "\", \"schema_version\": ", kSchemaVersion,
-                   ",\n\"machine\": ", dump(profile.machine),
-                   ",\n\"settings\": ", dump(profile.settings), ",\n\"entries\": [");
+  std::string text = absl::StrCat(
+      "{\"schema\": \"", kSchema, "\", \"schema_version\": ", kSchemaVersion,
+      ",\n\"machine\": ", dump(profile.machine), ",\n\"settings\": ", dump(profile.settings));
+  if (profile.links.has_value()) {
+    ordered_json links;
+    links["receive_ns"] = profile.links->receive_ns;
+    links["nic_of_gpu"] = profile.links->nic_of_gpu;
+    absl::StrAppend(&text, ",\n\"links\": ", dump(links));
+  }
+  absl::StrAppend(&text, ",\n\"entries\": [");
   const char* separator = "\n";
   for (const NetworkEntry& e : profile.entries) {
     ordered_json j;
@@ -269,6 +299,7 @@ std::string SerializeNetworkProfile(const NetworkProfile& profile) {
     if (e.type.has_value()) j["type"] = std::string(TypeName(*e.type));
     j["ranks"] = e.ranks;
     j["nodes"] = e.nodes;
+    if (e.rails != 0) j["rails"] = e.rails;
     j["bytes"] = e.bytes;
     j["isolated"] = e.isolated;
     // Tenths of a nanosecond are below what any clock tells.

@@ -31,12 +31,24 @@ struct NetworkEntry {
   bool isolated = false;
   double median_ns = 0, p10_ns = 0, p90_ns = 0;
   uint64_t samples = 0;
+  /// How many of a node's NICs the members have, all nodes together (NetworkLinks); 0: not known.
+  uint32_t rails = 0;
+};
+
+/// How GPUs share links; what else is known of them follows from the entries.
+struct NetworkLinks {
+  /// What a receive takes whose message has come before.
+  double receive_ns = 0;
+  /// By GPU of a node: GPUs with one number share a NIC. Empty: not known.
+  std::vector<uint32_t> nic_of_gpu;
 };
 
 struct NetworkProfile {
   /// For people, but for machine["gpu"] and machine["device"].
   nlohmann::ordered_json machine = nlohmann::ordered_json::object();
   nlohmann::ordered_json settings = nlohmann::ordered_json::object();
+  /// None: communications are predicted as if each had the links for itself.
+  std::optional<NetworkLinks> links;
   std::vector<NetworkEntry> entries;
 
   std::string gpu() const { return machine.value("gpu", ""); }

@@ -46,8 +46,16 @@ TEST(NetworkProfileTest, WhatIsWrittenIsReadBack) {
       {CommOp::kAllReduce, TypeOf("bf16"), 2, 1, 1024, true, 12000.5, 11000, 13000, 20},
       {CommOp::kAllReduce, TypeOf("bf16"), 2, 1, 1024, false, 9000, 9000, 9000, 1},
       {CommOp::kSend, std::nullopt, 2, 2, uint64_t{1} << 40, false, 1e12, 9e11, 2e12, 3}};
+  profile.entries[2].rails = 2;
+  EXPECT_FALSE(ParseNetworkProfile(SerializeNetworkProfile(profile))->links.has_value());
+  profile.links = NetworkLinks{6000.5, {0, 0, 1, 1}};
   const auto read = ParseNetworkProfile(SerializeNetworkProfile(profile));
   ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_TRUE(read->links.has_value());
+  EXPECT_EQ(read->links->receive_ns, 6000.5);
+  EXPECT_THAT(read->links->nic_of_gpu, ::testing::ElementsAre(0, 0, 1, 1));
+  EXPECT_EQ(read->entries[0].rails, 0u);
+  EXPECT_EQ(read->entries[2].rails, 2u);
   EXPECT_EQ(read->gpu(), "NVIDIA H200");
   EXPECT_EQ(read->settings["repeats"], 20);
   ASSERT_EQ(read->entries.size(), 3u);
@@ -159,6 +167,25 @@ TEST(NetworkProfileTest, NamesOfOperationsMayBeWrittenInSeveralWays) {
   EXPECT_EQ(ProfiledOpOf("alltoall"), CommOp::kAllToAll);
   EXPECT_EQ(ProfiledOpOf("recv"), std::nullopt);
   EXPECT_EQ(ProfiledOpOf(""), std::nullopt);
+}
+
+TEST(NetworkProfileTest, BadLinksAreExplained) {
+  const auto with = [](const std::string& links) {
+    std::string file = File(Entry());
+    return ParseNetworkProfile(file.insert(file.find("\"entries\""), "\"links\": " + links + ", "));
+  };
+  EXPECT_TRUE(with(R"({"receive_ns": 0, "nic_of_gpu": []})").ok());
+  for (const auto& [links, why] :
+       {std::pair{"[]", "links is no object"},
+        {R"({"nic_of_gpu": []})", "receive_ns is no time"},
+        {R"({"receive_ns": -1, "nic_of_gpu": []})", "receive_ns is no time"},
+        {R"({"receive_ns": 5})", "nic_of_gpu is no array"},
+        {R"({"receive_ns": 5, "nic_of_gpu": [0, 2]})", "as they come"},
+        {R"({"receive_ns": 5, "nic_of_gpu": [-1]})", "as they come"}}) {
+    const auto profile = with(links);
+    ASSERT_FALSE(profile.ok()) << links;
+    EXPECT_THAT(profile.status().message(), HasSubstr(why));
+  }
 }
 
 }  // namespace

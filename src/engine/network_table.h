@@ -9,10 +9,15 @@
 // it is, is `measured`, all else `interpolated`. docs/design/0011-network-profile.md has the
 // reasons.
 //
+// How busy a communication keeps its links follows from the curve as well: bytes x slope / time is
+// the share of the busiest link, and other links' are to it as what they carry and how fast they
+// are (docs/design/0014-contention.md).
+//
 // Immutable; thread-safe.
 //
 //   const NetworkTable table(*ReadNetworkProfile("netprofile.json"));
-//   std::optional<CallTime> t = table.TimeOf(gpu, CommOp::kAllReduce, kBf16, 1 << 20, placement);
+//   std::optional<NetworkTime> t = table.TimeOf(gpu, CommOp::kAllReduce, kBf16, 1 << 20,
+//   placement);
 #ifndef PRISM_ENGINE_NETWORK_TABLE_H_
 #define PRISM_ENGINE_NETWORK_TABLE_H_
 
@@ -28,6 +33,14 @@
 
 namespace prism::engine {
 
+struct NetworkTime {
+  int64_t ns;
+  TimeSource source;
+  /// Shares of links meanwhile, 0 to 1: of each member's port in each direction, of each NIC. 0
+  /// where the profile has no links.
+  double port = 0, nic = 0;
+};
+
 class NetworkTable {
  public:
   explicit NetworkTable(NetworkProfile profile);
@@ -39,8 +52,8 @@ class NetworkTable {
   /// Nothing where the profile has no entry that says something of it: none of the operation, or
   /// only ones of a single node for a group of several, or the reverse. kSend and kRecv: a message
   /// between two ranks. `gpu` is for the ratio of the formulas.
-  std::optional<CallTime> TimeOf(const Gpu& gpu, trace::CommOp op, uint32_t nccl_type,
-                                 uint64_t bytes, const Placement& at) const;
+  std::optional<NetworkTime> TimeOf(const Gpu& gpu, trace::CommOp op, uint32_t nccl_type,
+                                    uint64_t bytes, const Placement& at) const;
 
  private:
   struct Point {
@@ -55,10 +68,14 @@ class NetworkTable {
     bool measured;  // as it is
   };
   static Value At(const Curve& curve, double bytes);
+  /// Nanoseconds that a byte more would take, of the regime that `bytes` are in.
+  static double SlopeAt(const Curve& curve, double bytes);
+  void AddShares(trace::CommOp op, const Curve& curve, double bytes, NetworkTime* time) const;
   const std::vector<Curve>* CurvesOf(trace::CommOp op, uint32_t nccl_type, bool* same_type) const;
 
   NetworkProfile profile_;
   bool isolated_ = false;
+  double port_ns_per_byte_ = 0, nic_ns_per_byte_ = 0;  // of one message; 0: not known
   /// By operation, and type of reductions (0 otherwise); ascending in ranks.
   std::map<std::pair<trace::CommOp, uint32_t>, std::vector<Curve>> curves_;
 };

@@ -7,8 +7,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <tuple>
 
 #include "gmock/gmock.h"
@@ -46,7 +48,7 @@ NetworkProfile Sampled(const std::function<double(double)>& ns_of_bytes, double 
   return profile;
 }
 
-double Ns(const std::optional<CallTime>& time) {
+double Ns(const std::optional<NetworkTime>& time) {
   EXPECT_TRUE(time.has_value());
   return time.has_value() ? static_cast<double>(time->ns) : NAN;
 }
@@ -319,6 +321,97 @@ TEST_F(NetworkDurationsTest, MessagesOfAPipelineAreSends) {
                 (other_node ? far : near) = true;
               });
   EXPECT_TRUE(near && far);
+}
+
+// A machine whose links are known by construction: ports of 100 GB/s and NICs of 25 GB/s, a quick
+// protocol that takes twice the bytes and a dense one with a longer latency.
+TEST(NetworkTableTest, SharesOfLinksFollowFromTheCurves) {
+  constexpr double kPort = 0.01, kNic = 0.04;  // ns a byte
+  NetworkProfile profile;
+  const auto add = [&](CommOp op, const Placement& at, double ns_per_byte) {
+    for (uint64_t bytes = kKiB; bytes <= 64 * kMiB; bytes *= 2) {
+      const double b = static_cast<double>(bytes) * ns_per_byte;
+      profile.entries.push_back(
+          Entry(op, std::nullopt, at, bytes, std::min(10'000 + 2 * b, 30'000 + b)));
+      profile.entries.back().rails = at.rails;
+    }
+  };
+  const Placement node = OnNode(4), one_nic{4, 2, 2, 1}, two_nics{4, 2, 2, 2}, spread{2, 2, 1, 1};
+  add(CommOp::kSend, OnNode(2), kPort);
+  add(CommOp::kSend, spread, kNic);
+  // A ring passes three parts on. It leaves a node by one NIC, or half of it by each of two.
+  add(CommOp::kAllGather, node, 3 * kPort);
+  add(CommOp::kAllGather, one_nic, 3 * kNic);
+  add(CommOp::kAllGather, two_nics, 3 * kNic / 2);
+  const auto time = [&](const Placement& at, uint64_t bytes) {
+    return *NetworkTable(profile).TimeOf(H200(), CommOp::kAllGather, kInt8, bytes, at);
+  };
+  EXPECT_EQ(time(node, kMiB).port, 0);  // nothing is known of what is shared
+  profile.links = NetworkLinks{1000, {0, 1}};
+  for (const uint64_t bytes : {4 * kKiB, 32 * kKiB, 48 * kKiB, 16 * kMiB, 256 * kMiB}) {
+    for (const auto& [at, port, nic] : {std::tuple{node, 3 * kPort, 0.0},
+                                        {one_nic, 3 * kPort, 3 * kNic},
+                                        {two_nics, 3 * kPort, 1.5 * kNic}}) {
+      const NetworkTime found = time(at, bytes);
+      const double most = static_cast<double>(bytes) * std::max(port, nic);
+      const double protocol = 10'000 + 2 * most < 30'000 + most ? 2 : 1;
+      const double ns = std::min(10'000 + 2 * most, 30'000 + most);
+      EXPECT_NEAR(found.port, protocol * port * static_cast<double>(bytes) / ns, 1e-6) << bytes;
+      EXPECT_NEAR(found.nic, protocol * nic * static_cast<double>(bytes) / ns, 1e-6) << bytes;
+    }
+  }
+}
+
+// Two nodes of two GPUs that share a NIC.
+TEST_F(NetworkDurationsTest, MembersAddTheirLinksOnceAndSendersThoseOfTheirMessages) {
+  NetworkProfile profile = Curves({{CommOp::kAllReduce, {4, 2, 2}, 30'000, 0.1},
+                                   {CommOp::kSend, {2, 1, 2}, 5'000, 1},
+                                   {CommOp::kSend, {2, 2, 1}, 9'000, 2}});
+  profile.links = NetworkLinks{700, {0, 0}};
+  const auto loads = [](const Durations& d, const CallTime& call) {
+    std::vector<uint32_t> links;
+    for (uint32_t i = 0; i < call.shares; ++i) {
+      EXPECT_LT(d.shares[call.first_share + i].link, d.links);
+      links.push_back(d.shares[call.first_share + i].link);
+    }
+    return links;
+  };
+  {
+    const graph::Graph graph = Job(graph::testing::JobKind::kDataParallel, 4);
+    const Durations d = DurationsOf(graph, profile);
+    std::map<uint32_t, int> uses;
+    for (const std::vector<CallTime>& calls : d.calls) {
+      for (const uint32_t link : loads(d, calls.at(0))) ++uses[link];
+    }
+    // Both ways of four ports and of a NIC of each node, whose two members share it.
+    EXPECT_EQ(uses.size(), 2u * 4 + 2 * 2);
+    for (const auto& [link, count] : uses) EXPECT_EQ(count, 1) << link;
+  }
+  std::filesystem::remove_all(directory_ + "/trace");
+  const graph::Graph graph = Job(graph::testing::JobKind::kExpertParallel, 4);
+  const Durations d = DurationsOf(graph, profile);
+  EXPECT_EQ(d.receive_ns, 700);
+  std::map<uint32_t, int> uses;  // of the messages of one all-to-all
+  for (size_t r = 0; r < graph.ranks.size(); ++r) {
+    const graph::Program& program = graph.program_of(graph.ranks[r]);
+    std::set<int32_t> seen;
+    for (uint32_t call = 0; call < program.calls.size(); ++call) {
+      const std::vector<uint32_t> links = loads(d, d.calls[r][call]);
+      const bool itself = graph.ranks[r].peer[call] == static_cast<int32_t>(r);
+      const bool send = program.calls[call].op == CommOp::kSend;
+      EXPECT_EQ(links.size(), send && !itself ? 2u : 0u);
+      if (itself) {
+        EXPECT_EQ(d.calls[r][call].ns, 700);
+      }
+      if (!send || !seen.insert(graph.ranks[r].peer[call]).second) continue;
+      for (const uint32_t link : links) ++uses[link];
+    }
+  }
+  // Each port has one message in each direction, each NIC those of two GPUs to two others.
+  std::map<int, int> how_often;
+  for (const auto& [link, count] : uses) ++how_often[count];
+  EXPECT_THAT(how_often,
+              ::testing::UnorderedElementsAre(::testing::Pair(1, 8), ::testing::Pair(4, 4)));
 }
 
 // Why sizes are interpolated as they are: each size left out in turn and told from the others, on

@@ -11,7 +11,8 @@ namespace {
 
 constexpr size_t kMaxSizes = 1000;
 constexpr char kSizesHint[] = "--sizes 1KiB:1GiB:2 is every power of two from 1 KiB to 1 GiB";
-constexpr char kGroupsHint[] = "--groups 2,4,2x1: two ranks, four, and one on each of two nodes";
+constexpr char kGroupsHint[] =
+    "--groups 2,4,2x1,2x4/2: two ranks, four, one on each of two nodes, every second one of eight";
 
 bool ParseNumber(std::string_view text, uint64_t* value, std::string_view* rest) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
@@ -72,9 +73,15 @@ absl::StatusOr<std::vector<GroupShape>> ParseGroups(const std::string& text) {
     bool good = ParseNumber(part, &first, &rest) && first >= 1 && first <= 1 << 20;
     GroupShape shape{0, static_cast<uint32_t>(first)};
     if (good && !rest.empty()) {
-      good = rest[0] == 'x' && ParseNumber(rest.substr(1), &second, &rest) && rest.empty() &&
-             second >= 1 && second <= 1 << 20;
-      shape = {static_cast<uint32_t>(first), static_cast<uint32_t>(second)};
+      uint64_t stride = 1;
+      good = rest[0] == 'x' && ParseNumber(rest.substr(1), &second, &rest) && second >= 1 &&
+             second <= 1 << 20;
+      if (good && !rest.empty()) {
+        good = rest[0] == '/' && ParseNumber(rest.substr(1), &stride, &rest) && rest.empty() &&
+               stride >= 1 && stride <= 1 << 20;
+      }
+      shape = {static_cast<uint32_t>(first), static_cast<uint32_t>(second),
+               static_cast<uint32_t>(stride)};
     }
     const uint64_t ranks = uint64_t{std::max(shape.nodes, 1u)} * shape.ranks_per_node;
     if (!good || ranks < 2) {

@@ -39,8 +39,11 @@ TEST(PlanTest, GroupsAreRanksOrNodesTimesRanks) {
   EXPECT_EQ(groups->at(1).ranks_per_node, 4u);
   EXPECT_EQ(groups->at(3).nodes, 2u);
   EXPECT_EQ(groups->at(3).ranks_per_node, 8u);
+  EXPECT_EQ(groups->at(3).stride, 1u);
+  EXPECT_EQ(ParseGroups("2x4/2")->at(0).stride, 2u);
   EXPECT_TRUE(ParseGroups("")->empty());
-  for (const char* text : {"1", "0", "2,", "x2", "2x", "2x0", "1x1", "two", "2x2x2", "-2"})
+  for (const char* text : {"1", "0", "2,", "x2", "2x", "2x0", "1x1", "two", "2x2x2", "-2", "4/2",
+                           "2x2/", "2x2/0", "2x2/2/2"})
     EXPECT_EQ(ParseGroups(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
 }
 

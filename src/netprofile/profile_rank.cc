@@ -10,6 +10,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "fmt/format.h"
@@ -33,6 +34,10 @@ constexpr double kSampleMs = 50;
 // Of the memory that is free, what the buffers may take. NCCL's own come on top.
 constexpr double kMemoryShare = 0.8;
 constexpr uint64_t kBufferAlignment = 512;
+// Messages that tell which GPUs share a NIC: so long that latencies do not matter.
+constexpr uint64_t kLinkBytes = uint64_t{64} << 20;
+constexpr int kLinkSamples = 4;
+constexpr double kSharedNicRatio = 1.5;
 
 template <class T>
 std::string Pack(const std::vector<T>& values) {
@@ -52,12 +57,11 @@ bool FlowsOneWay(CommOp op) {
 }
 
 struct Group {
-  std::vector<uint32_t> members;  // world ranks, ascending; with siblings this rank's group
-  std::vector<uint32_t> first;    // the group of rank 0, the same on all ranks
+  std::vector<uint32_t> members;  // world ranks, ascending
   uint32_t nodes = 1;
+  uint32_t rails = 0;         // NetworkEntry::rails
   ncclComm_t comm = nullptr;  // of members
   bool is_member = false;
-  bool has_siblings = false;  // which begin at the same time
 };
 
 // One operation and type on one group, with its sizes.
@@ -142,14 +146,26 @@ class Profiler {
   absl::Status OpenDevice();
   absl::Status MakeCommunicator();
   absl::Status MakeGroups();
-  /// The world cut into groups of that shape, some smaller where it does not come out even; the
-  /// first is number 0.
-  std::map<uint32_t, std::vector<uint32_t>> GroupsOf(const GroupShape& shape) const;
+  /// As many as there are.
+  std::vector<uint32_t> MembersOf(const GroupShape& shape) const;
+  /// Says where the members are.
+  void PlaceOnNodes(Group* group) const;
+  /// Who has nothing to measure waits here and not in Control: to a virtual clock a socket may be
+  /// answered by anybody, which is looked at in wall time.
+  absl::Status WaitForAll();
+  absl::Status MeasureNics();
+  absl::Status MeasureReceive();
+  /// Milliseconds of the longest of messages that begin at the same time, [from, to].
+  absl::StatusOr<double> Together(const std::vector<std::pair<uint32_t, uint32_t>>& pairs);
   absl::Status AddGroup(const GroupShape& shape);
   absl::Status PlanBatches();
   absl::Status Measure(const Batch& batch);
   absl::Status Barrier(const Batch& batch);
   absl::Status Call(const Batch& batch, uint64_t count);
+  /// Holds the stream until *gate_ is gate_value_.
+  absl::Status Hold();
+  /// Whether times are a GPU's, or stated ones; of hostcuda's on its free clock they mean nothing.
+  bool HasTimes() const { return o_.device != "host" || cuda_.Now != nullptr; }
   /// The host's time.
   double HostNs() const;
   absl::Status MeasureSync();
@@ -175,11 +191,13 @@ class Profiler {
   CUdeviceptr send_ = 0, receive_ = 0;
   uint64_t receive_bytes_ = 0;
   std::unique_ptr<Control> control_;
-  std::vector<uint32_t> node_of_;  // of each rank
+  std::vector<uint32_t> node_of_, local_;  // of each rank: its node, its number there
+  CUdeviceptr link_buffer_ = 0;
+  engine::NetworkLinks links_;
   uint32_t nodes_ = 1;
   ncclComm_t comm_ = nullptr;
   std::vector<std::unique_ptr<Group>> groups_;  // the first is the world
-  std::vector<std::unique_ptr<Group>> pairs_;   // of ranks 0 and another: on a node, across nodes
+  std::vector<std::unique_ptr<Group>> pairs_;   // of ranks 0 and another
   std::vector<Batch> batches_;
   NetworkProfile profile_;  // on rank 0
   std::vector<double> drift_;
@@ -242,62 +260,59 @@ absl::Status Profiler::MakeCommunicator() {
               "ncclCommInitRank");
 }
 
-std::map<uint32_t, std::vector<uint32_t>> Profiler::GroupsOf(const GroupShape& shape) const {
-  std::map<uint32_t, std::vector<uint32_t>> groups;
-  std::vector<uint32_t> taken(nodes_, 0);
-  for (uint32_t r = 0; r < world(); ++r) {
-    const uint32_t node = node_of_[r];
-    groups[shape.nodes == 0 ? r / shape.ranks_per_node
-                            : node / shape.nodes * world() + taken[node]++ / shape.ranks_per_node]
-        .push_back(r);
+std::vector<uint32_t> Profiler::MembersOf(const GroupShape& shape) const {
+  std::vector<uint32_t> members;
+  if (shape.nodes == 0) {
+    for (uint32_t r = 0; r < std::min(shape.ranks_per_node, world()); ++r) members.push_back(r);
+    return members;
   }
-  return groups;
+  for (uint32_t r = 0; r < world(); ++r) {
+    if (node_of_[r] >= shape.nodes || local_[r] % shape.stride != 0) continue;
+    if (local_[r] / shape.stride < shape.ranks_per_node) members.push_back(r);
+  }
+  return members;
+}
+
+void Profiler::PlaceOnNodes(Group* group) const {
+  std::set<uint32_t> nodes, rails;
+  for (const uint32_t r : group->members) {
+    nodes.insert(node_of_[r]);
+    if (local_[r] < links_.nic_of_gpu.size()) rails.insert(links_.nic_of_gpu[local_[r]]);
+  }
+  group->nodes = static_cast<uint32_t>(nodes.size());
+  group->rails = nodes.size() > 1 ? static_cast<uint32_t>(rails.size()) : 0;
+  group->is_member =
+      std::find(group->members.begin(), group->members.end(), rank()) != group->members.end();
 }
 
 absl::Status Profiler::AddGroup(const GroupShape& shape) {
   auto group = std::make_unique<Group>();
-  const uint32_t wanted = std::max(shape.nodes, 1u) * shape.ranks_per_node;
-  const std::map<uint32_t, std::vector<uint32_t>> groups = GroupsOf(shape);
-  group->members = group->first = groups.at(0);
-  uint32_t color = 0;
-  group->has_siblings = plan_.siblings && groups.size() > 1 &&
-                        std::all_of(groups.begin(), groups.end(),
-                                    [&](const auto& each) { return each.second.size() == wanted; });
-  for (const auto& [number, members] : groups) {
-    if (!group->has_siblings || std::find(members.begin(), members.end(), rank()) == members.end())
-      continue;
-    color = number;
-    group->members = members;
-  }
-  if (group->members.size() != wanted) {
+  group->members = MembersOf(shape);
+  if (group->members.size() != std::max(shape.nodes, 1u) * shape.ranks_per_node) {
+    const std::string text = fmt::format("{}x{}{}", shape.nodes, shape.ranks_per_node,
+                                         shape.stride > 1 ? fmt::format("/{}", shape.stride) : "");
     return WithHint(
         absl::InvalidArgumentError(
             shape.nodes == 0
                 ? fmt::format("--groups {}: there are {} ranks", shape.ranks_per_node, world())
-                : fmt::format("--groups {}x{}: there are {} ranks on {} node{}", shape.nodes,
-                              shape.ranks_per_node, world(), nodes_, nodes_ == 1 ? "" : "s")),
+                : fmt::format("--groups {}: there are {} ranks on {} node{}", text, world(), nodes_,
+                              nodes_ == 1 ? "" : "s")),
         "a group is made of the ranks that there are");
   }
-  uint64_t on_nodes = 0;
-  std::vector<bool> has(nodes_, false);
-  for (const uint32_t r : group->members) {
-    on_nodes += has[node_of_[r]] ? 0 : 1;
-    has[node_of_[r]] = true;
-  }
-  group->nodes = static_cast<uint32_t>(on_nodes);
-  group->is_member =
-      std::find(group->members.begin(), group->members.end(), rank()) != group->members.end();
-  // All ranks must find the same, for what follows is collective.
+  PlaceOnNodes(group.get());
+  // What the profile cannot tell apart is measured once.
   for (const auto& other : groups_) {
-    if (other->first == group->first) return absl::OkStatus();
+    if (other->members.size() == group->members.size() && other->nodes == group->nodes &&
+        other->rails == group->rails) {
+      return absl::OkStatus();
+    }
   }
   if (group->members.size() == world()) {
     group->comm = comm_;
   } else {
-    PRISM_RETURN_IF_ERROR(
-        Nccl(cuda_.CommSplit(comm_, group->is_member ? static_cast<int>(color) : NCCL_SPLIT_NOCOLOR,
-                             static_cast<int>(rank()), &group->comm, nullptr),
-             "ncclCommSplit"));
+    PRISM_RETURN_IF_ERROR(Nccl(cuda_.CommSplit(comm_, group->is_member ? 0 : NCCL_SPLIT_NOCOLOR,
+                                               static_cast<int>(rank()), &group->comm, nullptr),
+                               "ncclCommSplit"));
   }
   groups_.push_back(std::move(group));
   return absl::OkStatus();
@@ -306,18 +321,125 @@ absl::Status Profiler::AddGroup(const GroupShape& shape) {
 absl::Status Profiler::MakeGroups() {
   PRISM_RETURN_IF_ERROR(AddGroup({0, world()}));
   for (const GroupShape& shape : plan_.groups) PRISM_RETURN_IF_ERROR(AddGroup(shape));
-  for (const bool far : {false, true}) {
-    for (uint32_t peer = 1; peer < world(); ++peer) {
-      if ((node_of_[peer] != node_of_[0]) != far) continue;
-      auto pair = std::make_unique<Group>();
-      pair->members = {0, peer};
-      pair->nodes = far ? 2 : 1;
-      pair->comm = comm_;
-      pair->is_member = rank() == 0 || rank() == peer;
-      pairs_.push_back(std::move(pair));
-      break;
+  // On rank 0's node; on another, at the same NIC; there at another NIC.
+  std::set<std::pair<uint32_t, uint32_t>> seen;
+  for (uint32_t peer = 1; peer < world(); ++peer) {
+    auto pair = std::make_unique<Group>();
+    pair->members = {0, peer};
+    pair->comm = comm_;
+    PlaceOnNodes(pair.get());
+    if (seen.insert({pair->nodes, pair->rails}).second) pairs_.push_back(std::move(pair));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Profiler::WaitForAll() {
+  PRISM_RETURN_IF_ERROR(
+      Nccl(cuda_.AllReduce(reinterpret_cast<const void*>(link_buffer_),
+                           reinterpret_cast<void*>(link_buffer_), 1, ncclFloat32, ncclSum, comm_,
+                           reinterpret_cast<cudaStream_t>(stream_)),
+           "ncclAllReduce"));
+  return Cuda(cuda_.StreamSynchronize(stream_), "cuStreamSynchronize");
+}
+
+absl::StatusOr<double> Profiler::Together(const std::vector<std::pair<uint32_t, uint32_t>>& pairs) {
+  const void* send = reinterpret_cast<const void*>(link_buffer_);
+  void* receive = reinterpret_cast<void*>(link_buffer_);
+  const auto stream = reinterpret_cast<cudaStream_t>(stream_);
+  double took_ms = 0;
+  for (int i = 0; i < kLinkSamples; ++i) {  // the first connects
+    PRISM_RETURN_IF_ERROR(Nccl(
+        cuda_.AllReduce(send, receive, 1, ncclFloat32, ncclSum, comm_, stream), "ncclAllReduce"));
+    PRISM_RETURN_IF_ERROR(Cuda(cuda_.EventRecord(begin_, stream_), "cuEventRecord"));
+    for (const auto& [from, to] : pairs) {
+      if (rank() == from) {
+        PRISM_RETURN_IF_ERROR(
+            Nccl(cuda_.Send(send, kLinkBytes, ncclInt8, static_cast<int>(to), comm_, stream),
+                 "ncclSend"));
+      } else if (rank() == to) {
+        PRISM_RETURN_IF_ERROR(
+            Nccl(cuda_.Recv(receive, kLinkBytes, ncclInt8, static_cast<int>(from), comm_, stream),
+                 "ncclRecv"));
+      }
+    }
+    PRISM_RETURN_IF_ERROR(Cuda(cuda_.EventRecord(end_, stream_), "cuEventRecord"));
+    PRISM_RETURN_IF_ERROR(Cuda(cuda_.StreamSynchronize(stream_), "cuStreamSynchronize"));
+    float ms = 0;
+    PRISM_RETURN_IF_ERROR(Cuda(cuda_.EventElapsedTime(&ms, begin_, end_), "cuEventElapsedTime"));
+    took_ms = i < 2 ? ms : std::min(took_ms, double{ms});
+  }
+  PRISM_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                         control_->Exchange(Pack<double>({took_ms})));
+  double longest = 0;
+  for (const std::string& text : all) longest = std::max(longest, Unpack<double>(text).at(0));
+  return longest;
+}
+
+// Two GPUs share a NIC where messages of both to another node take much longer than of one.
+absl::Status Profiler::MeasureNics() {
+  for (uint32_t r = 0; r < world(); ++r) {
+    local_.push_back(static_cast<uint32_t>(std::count(
+        node_of_.begin(), node_of_.begin() + static_cast<std::ptrdiff_t>(r), node_of_[r])));
+  }
+  PRISM_RETURN_IF_ERROR(Cuda(cuda_.MemAlloc(&link_buffer_, kLinkBytes), "cuMemAlloc"));
+  std::vector<std::pair<uint32_t, uint32_t>> pairs;  // of each GPU of the first node
+  const bool several = nodes_ > 1 && HasTimes();
+  for (uint32_t r = 0; r < world() && several; ++r) {
+    if (node_of_[r] == 0) pairs.emplace_back(r, UINT32_MAX);
+  }
+  for (uint32_t r = 0; r < world() && several; ++r) {
+    if (node_of_[r] == 1 && local_[r] < pairs.size()) pairs[local_[r]].second = r;
+  }
+  while (!pairs.empty() && pairs.back().second == UINT32_MAX) pairs.pop_back();
+  std::vector<size_t> first;  // GPU of each NIC
+  for (size_t gpu = 0; gpu < pairs.size(); ++gpu) {
+    PRISM_ASSIGN_OR_RETURN(const double alone_ms, Together({pairs[gpu]}));
+    uint32_t nic = 0;
+    for (; nic < first.size(); ++nic) {
+      PRISM_ASSIGN_OR_RETURN(const double together_ms, Together({pairs[first[nic]], pairs[gpu]}));
+      if (together_ms > kSharedNicRatio * alone_ms) break;
+    }
+    if (nic == first.size()) first.push_back(gpu);
+    links_.nic_of_gpu.push_back(nic);
+  }
+  return absl::OkStatus();
+}
+
+// The message has come long before its receive begins: the receiver's stream does something else
+// first.
+absl::Status Profiler::MeasureReceive() {
+  constexpr int kBusy = 64;
+  constexpr uint64_t kBusyBytes = 64 << 10;
+  const uint32_t peer = pairs_.front()->members[1];
+  const auto stream = reinterpret_cast<cudaStream_t>(stream_);
+  std::vector<double> samples;
+  for (int i = -static_cast<int>(kWarmUpCalls); i < static_cast<int>(plan_.repeats); ++i) {
+    if (rank() == 0) {
+      PRISM_RETURN_IF_ERROR(Nccl(cuda_.Send(reinterpret_cast<const void*>(link_buffer_), 1,
+                                            ncclInt8, static_cast<int>(peer), comm_, stream),
+                                 "ncclSend"));
+      PRISM_RETURN_IF_ERROR(Cuda(cuda_.StreamSynchronize(stream_), "cuStreamSynchronize"));
+    } else if (rank() == peer) {
+      if (i >= 0) PRISM_RETURN_IF_ERROR(Hold());  // the first connect
+      for (int k = 0; k < kBusy; ++k) {
+        PRISM_RETURN_IF_ERROR(
+            Cuda(cuda_.MemsetD8Async(link_buffer_, 0, kBusyBytes, stream_), "cuMemsetD8Async"));
+      }
+      PRISM_RETURN_IF_ERROR(Cuda(cuda_.EventRecord(begin_, stream_), "cuEventRecord"));
+      PRISM_RETURN_IF_ERROR(
+          Nccl(cuda_.Recv(reinterpret_cast<void*>(link_buffer_), 1, ncclInt8, 0, comm_, stream),
+               "ncclRecv"));
+      PRISM_RETURN_IF_ERROR(Cuda(cuda_.EventRecord(end_, stream_), "cuEventRecord"));
+      *gate_ = gate_value_;
+      PRISM_RETURN_IF_ERROR(Cuda(cuda_.StreamSynchronize(stream_), "cuStreamSynchronize"));
+      float ms = 0;
+      PRISM_RETURN_IF_ERROR(Cuda(cuda_.EventElapsedTime(&ms, begin_, end_), "cuEventElapsedTime"));
+      if (i >= 0) samples.push_back(double{ms} * 1e6);
     }
   }
+  PRISM_RETURN_IF_ERROR(WaitForAll());
+  PRISM_ASSIGN_OR_RETURN(const std::vector<std::string> all, control_->Exchange(Pack(samples)));
+  links_.receive_ns = Quantile(Unpack<double>(all.at(peer)), 0.5);
   return absl::OkStatus();
 }
 
@@ -417,8 +539,7 @@ absl::Status Profiler::Barrier(const Batch& batch) {
   void* receive = reinterpret_cast<void*>(receive_);
   const auto stream = reinterpret_cast<cudaStream_t>(stream_);
   if (batch.op != CommOp::kSend) {
-    const ncclComm_t comm = batch.group->has_siblings ? comm_ : batch.group->comm;
-    return Nccl(cuda_.AllReduce(send, receive, 1, ncclFloat32, ncclSum, comm, stream),
+    return Nccl(cuda_.AllReduce(send, receive, 1, ncclFloat32, ncclSum, batch.group->comm, stream),
                 "ncclAllReduce");
   }
   const int peer =
@@ -438,10 +559,14 @@ double Profiler::HostNs() const {
       .count();
 }
 
+absl::Status Profiler::Hold() {
+  return Cuda(
+      cuda_.StreamWaitValue32(stream_, gate_address_, ++gate_value_, CU_STREAM_WAIT_VALUE_EQ),
+      "cuStreamWaitValue32");
+}
+
 absl::StatusOr<double> Profiler::Sample(const Batch& batch, uint64_t count, uint32_t calls) {
-  PRISM_RETURN_IF_ERROR(
-      Cuda(cuda_.StreamWaitValue32(stream_, gate_address_, ++gate_value_, CU_STREAM_WAIT_VALUE_EQ),
-           "cuStreamWaitValue32"));
+  PRISM_RETURN_IF_ERROR(Hold());
   absl::Status status = [&] {
     PRISM_RETURN_IF_ERROR(Barrier(batch));
     PRISM_RETURN_IF_ERROR(Cuda(cuda_.EventRecord(begin_, stream_), "cuEventRecord"));
@@ -502,6 +627,7 @@ absl::Status Profiler::Measure(const Batch& batch) {
     PRISM_RETURN_IF_ERROR(Cuda(cuda_.StreamSynchronize(stream_), "cuStreamSynchronize"));
     PRISM_ASSIGN_OR_RETURN(expected_ms[i], Sample(batch, batch.counts[i], 1));
   }
+  PRISM_RETURN_IF_ERROR(WaitForAll());
   PRISM_ASSIGN_OR_RETURN(const std::vector<std::string> expected,
                          control_->Exchange(Pack(expected_ms)));
   std::vector<uint32_t> calls(sizes, plan_.iterations);
@@ -526,6 +652,7 @@ absl::Status Profiler::Measure(const Batch& batch) {
       in_a_row[repeat * sizes + i] = many * 1e6 / calls[i];
     }
   }
+  PRISM_RETURN_IF_ERROR(WaitForAll());
   PRISM_RETURN_IF_ERROR(Conclude(batch, true, isolated));
   return Conclude(batch, false, in_a_row);
 }
@@ -557,6 +684,7 @@ absl::Status Profiler::Conclude(const Batch& batch, bool isolated,
     if (engine::IsReduction(batch.op)) entry.type = batch.type;
     entry.ranks = static_cast<uint32_t>(batch.group->members.size());
     entry.nodes = batch.group->nodes;
+    entry.rails = batch.group->rails;
     entry.bytes = batch.counts[i] * engine::ElementBytes(batch.type);
     entry.isolated = isolated;
     entry.median_ns = Quantile(samples, 0.5);
@@ -577,6 +705,7 @@ absl::Status Profiler::Conclude(const Batch& batch, bool isolated,
 absl::StatusOr<std::optional<NetworkProfile>> Profiler::Run() {
   PRISM_RETURN_IF_ERROR(OpenDevice());
   PRISM_RETURN_IF_ERROR(MakeCommunicator());
+  PRISM_RETURN_IF_ERROR(MeasureNics());
   PRISM_RETURN_IF_ERROR(MakeGroups());
   PRISM_RETURN_IF_ERROR(PlanBatches());
   for (size_t i = 0; i < batches_.size(); ++i) {
@@ -589,6 +718,7 @@ absl::StatusOr<std::optional<NetworkProfile>> Profiler::Run() {
     }
     PRISM_RETURN_IF_ERROR(Measure(b));
   }
+  if (HasTimes()) PRISM_RETURN_IF_ERROR(MeasureReceive());
   if (rank() == 0) PRISM_RETURN_IF_ERROR(MeasureSync());
   // Nobody leaves while another one still counts on it.
   PRISM_RETURN_IF_ERROR(control_->Exchange("").status());
@@ -619,13 +749,13 @@ absl::StatusOr<std::optional<NetworkProfile>> Profiler::Run() {
   profile_.machine["ranks"] = world();
   profile_.machine["ranks_per_node"] = ranks_per_node;
   profile_.machine["nvlink"] = facts.nvlink;
+  if (HasTimes()) profile_.links = links_;
   Json& settings = profile_.settings;
   settings["source"] = "prism netprofile";
   settings["sizes"] = fmt::format("{}:{}:{}", plan_.least_bytes, plan_.most_bytes, plan_.factor);
   settings["iterations"] = plan_.iterations;
   settings["repeats"] = plan_.repeats;
   settings["warm_up"] = kWarmUpCalls + 1;
-  settings["siblings"] = plan_.siblings;
   settings["all_to_all"] = "grouped send/recv";  // as programs do it
   Json environment = Json::object();
   for (char** entry = environ; *entry != nullptr; ++entry) {

@@ -25,11 +25,12 @@
 
 namespace prism::netprofile {
 
-/// The first ranks of the world: `ranks_per_node` on each of the first `nodes`. nodes 0: the first
-/// `ranks_per_node` ranks, wherever they are.
+/// Of each of the first `nodes` the first rank and every `stride`-th after it, `ranks_per_node` in
+/// all. nodes 0: the first `ranks_per_node` ranks, wherever they are.
 struct GroupShape {
   uint32_t nodes = 0;
   uint32_t ranks_per_node = 0;
+  uint32_t stride = 1;
 };
 
 struct Plan {
@@ -38,10 +39,7 @@ struct Plan {
   std::vector<trace::CommOp> operations;
   std::vector<uint32_t> types;     // of reductions
   std::vector<GroupShape> groups;  // besides the world
-  // Groups of a shape that together are the world communicate at the same time, as in a job whose
-  // ranks all do the same: they share links.
-  bool siblings = false;
-  uint32_t iterations = 20;  // calls in a row, at most: fewer where they are long
+  uint32_t iterations = 20;        // calls in a row, at most: fewer where they are long
   uint32_t repeats = 20;
 
   std::vector<uint64_t> Sizes() const;
@@ -49,7 +47,7 @@ struct Plan {
 
 /// Parses "1KiB:1GiB:2".
 absl::Status ParseSizes(const std::string& text, Plan* plan);
-/// Parses "2,4,2x8": a number of ranks, or nodes x ranks a node.
+/// Parses "2,4,2x8,2x4/2": a number of ranks, or nodes x ranks a node, every so many-th of them.
 absl::StatusOr<std::vector<GroupShape>> ParseGroups(const std::string& text);
 
 struct RankOptions {

@@ -125,6 +125,7 @@ def test_ranks_of_another_launcher_find_each_other_on_two_nodes(prism, tmp_path)
     (("--ranks", 4, "--nodes", 2, "--groups", "2x4"), "--groups 2x4: there are 4 ranks on 2 nodes", "ranks that there are"),
     (("--ranks", 2, "--groups", "4"), "--groups 4: there are 2 ranks", "ranks that there are"),
     (("--ranks", 2, "--groups", "2x1"), "--groups 2x1: there are 2 ranks on 1 node", "ranks that there are"),
+    (("--ranks", 3, "--groups", "1x2/3"), "--groups 1x2/3: there are 3 ranks on 1 node", "ranks that there are"),
     (("--ranks", 2, "--sizes", "1MiB:1KiB:2"), "the largest size is below the smallest", "--sizes 1KiB:1GiB:2"),
     (("--ranks", 2, "--operations", "AllReduse"), "'AllReduse' is not one of AllReduce", "did you mean 'AllReduce'"),
     (("--ranks", 2, "--operations", "Gather"), "'Gather' is not one of AllReduce", "AllGather"),
@@ -241,10 +242,10 @@ RAIL_NS, RAIL_BYTES_PER_NS = 3_000, 40.0
 TWO_NODES = LINKS | {"gpus_per_node": 2, "rail": {"latency_ns": RAIL_NS, "bytes_per_s": RAIL_BYTES_PER_NS * 1e9}}
 
 
-def two_nodes_ns(operation, size, per_node):
+def two_nodes_ns(operation, size, per_node, rails):
     ranks = 2 * per_node
-    if operation == "Send":  # along one rail
-        latency, through_nic = RAIL_NS, 1
+    if operation == "Send":  # by the receiver's rail, to which a sender of another has a step
+        latency, through_nic = RAIL_NS + STEP_NS * (rails - 1), 1
     elif operation == "AlltoAll":  # by the receiver's NIC, to which a sender of another rail has a step
         alone_ns = BASE_NS + RAIL_NS + size / RAIL_BYTES_PER_NS
         return messages_ns([alone_ns, alone_ns + STEP_NS][:per_node], size / RAIL_BYTES_PER_NS)
@@ -266,43 +267,30 @@ def test_nodes_are_played_and_have_the_times_of_their_links(prism, tmp_path):
     profile = json.loads(result.out)
     assert profile["machine"]["ranks_per_node"] == [2, 2]
     sizes = [1 << 10, 1 << 18, 1 << 26]
-    assert keys(profile) == expected_keys([(4, 2), (2, 1), (2, 2)], sizes, types=("fp32",), pairs=(1, 2))
+    assert keys(profile) == expected_keys([(4, 2), (2, 1), (2, 2)], sizes, types=("fp32",), pairs=(1, 2, 2))
+    assert profile["links"] == {"receive_ns": pytest.approx(BASE_NS, abs=1), "nic_of_gpu": [0, 1]}
     for e in profile["entries"]:
         operation, size, ranks, nodes = e["operation"], e["bytes"], e["ranks"], e["nodes"]
-        expected = ring_ns(operation, size, ranks) if nodes == 1 else two_nodes_ns(operation, size, ranks // nodes)
+        expected = ring_ns(operation, size, ranks) if nodes == 1 else two_nodes_ns(operation, size, ranks // nodes, e["rails"])
         assert e["median_ns"] == pytest.approx(expected, rel=1e-6, abs=2), e
         assert e["p90_ns"] - e["p10_ns"] <= 1 + 1e-6 * expected, e
 
 
-def test_groups_whose_like_are_at_work_too_share_the_links(prism, tmp_path):
+def test_gpus_that_share_a_nic_are_told_and_groups_with_a_stride_have_more_nics(prism, tmp_path):
     links = tmp_path / "links.json"
-    links.write_text(json.dumps(TWO_NODES | {"rail": TWO_NODES["rail"] | {"nics_per_node": 1}}))
-    flags = ("--ranks", 4, "--nodes", 2, "--groups", "2,2x1", "--types", "fp32", "--operations", "AllReduce", "--sizes", "64MiB:64MiB:2",
-             "--iterations", 1, "--repeats", 2, "--json")
-
-    def times(*more):
-        result = netprofile(prism, *flags, *more, env={"HOSTCUDA_CLOCK": "virtual", "HOSTNCCL_TOPOLOGY": str(links)})
-        assert result.code == 0, result.err
-        profile = json.loads(result.out)
-        assert profile["settings"]["siblings"] == bool(more)
-        return {(e["ranks"], e["nodes"]): e["median_ns"] for e in profile["entries"] if e["isolated"]}
-
-    alone, together = times(), times("--siblings")
-    assert together[4, 2] == alone[4, 2]  # it has none
-    assert together[2, 1] == alone[2, 1]  # in a node no link is shared
-    # Two groups, one NIC a node: it is never idle, so the latencies of one are behind the bytes of the other.
-    assert alone[2, 2] == pytest.approx(BASE_NS + 2 * RAIL_NS + (64 << 20) / RAIL_BYTES_PER_NS, rel=1e-6)
-    assert together[2, 2] == pytest.approx(2 * (64 << 20) / RAIL_BYTES_PER_NS, rel=1e-6)
-
-
-def test_shapes_that_do_not_come_out_even_have_no_siblings(prism):
-    # Groups of two cover six ranks, groups of two of a node do not cover its three: every rank must see that both begin alike.
-    flags = ("--ranks", 6, "--nodes", 2, "--siblings", "--groups", "2,1x2", "--operations", "AllGather", "--sizes", "1KiB:1KiB:2", "--repeats", 1,
-             "--iterations", 1, "--json")
-    result = netprofile(prism, *flags)
+    links.write_text(json.dumps(TWO_NODES | {"gpus_per_node": 4, "rail": TWO_NODES["rail"] | {"nics_per_node": 2}}))
+    flags = ("--ranks", 8, "--nodes", 2, "--groups", "2x2,2x2/2,2x2/3,2x1", "--operations", "AllGather", "--sizes", "64MiB:64MiB:2",
+             "--iterations", 1, "--repeats", 1, "--json")
+    result = netprofile(prism, *flags, env={"HOSTCUDA_CLOCK": "virtual", "HOSTNCCL_TOPOLOGY": str(links)})
     assert result.code == 0, result.err
     profile = json.loads(result.out)
-    assert [(e["ranks"], e["nodes"]) for e in profile["entries"] if e["isolated"]] == [(6, 2), (2, 1)]
+    assert profile["links"]["nic_of_gpu"] == [0, 0, 1, 1]
+    times = {(e["ranks"], e["nodes"], e["rails"]): e["median_ns"] for e in profile["entries"] if e["isolated"]}
+    # 2x2/3 is to the links what 2x2/2 is, and measured once.
+    assert times.keys() == {(8, 2, 2), (4, 2, 1), (4, 2, 2), (2, 2, 1)}
+    for (ranks, _, rails), ns in times.items():
+        expected = BASE_NS + (ranks - 2) * STEP_NS + RAIL_NS + (ranks - 1) * (64 << 20) / rails / RAIL_BYTES_PER_NS
+        assert ns == pytest.approx(expected, rel=1e-6), (ranks, rails)
 
 
 def test_memory_of_a_gpu_is_each_nodes_own(prism):

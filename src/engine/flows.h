@@ -1,0 +1,98 @@
+// Flows: communications under way, and the links that they share.
+//
+// A flow has a time that it takes alone, and a share of each of its links meanwhile. Where the
+// shares on a link come to more than a whole, all flows on it take that much longer; a flow on
+// several such links the most of these (docs/design/0014-contention.md). Only time moves on here:
+// whoever adds flows steps from event to event, and adds what follows from an event before the next
+// step.
+//
+// Deterministic: shares are integers, so their sums have no order, and a flow's speed is that of
+// the flows that are there when the time goes on. Single-threaded.
+//
+//   Flows flows(links);
+//   const uint32_t flow = flows.Add(start_ns, alone_ns, shares);
+//   while (flows.NextNs() != Flows::kNever)
+//     for (const Flows::End& end : flows.Step()) ...
+#ifndef PRISM_ENGINE_FLOWS_H_
+#define PRISM_ENGINE_FLOWS_H_
+
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <utility>
+#include <vector>
+
+namespace prism::engine {
+
+/// Of a link, while a communication goes on: in units of 1 / kWholeLink.
+struct LinkShare {
+  uint32_t link;
+  uint32_t share;
+};
+inline constexpr uint32_t kWholeLink = 1u << 30;
+
+class Flows {
+ public:
+  static constexpr int64_t kNever = INT64_MAX;
+  struct End {
+    uint32_t flow;
+    int64_t ns;
+  };
+
+  explicit Flows(uint32_t links) : links_(links) {}
+
+  /// Adds a flow that begins at `start_ns` and would take `alone_ns`; returns a number that is its
+  /// own until it has ended. What begins before the last step's time has met nobody until then.
+  uint32_t Add(int64_t start_ns, int64_t alone_ns, const std::vector<LinkShare>& shares);
+  /// When the next flow begins or ends as things are; kNever: there are none.
+  int64_t NextNs();
+  /// Goes to NextNs(). Returns the flows that have ended by then, valid until the next call.
+  const std::vector<End>& Step();
+
+ private:
+  struct Use {
+    uint32_t link, share;
+    uint32_t position;  // in the link's list
+  };
+  struct Flow {
+    int64_t since_ns = 0, ends_ns = 0;
+    // At since_ns so much of the time alone was left, and from then on it takes `stretch` times as
+    // long.
+    double left_ns = 0, stretch = 1;
+    uint32_t changes = 0;  // of ends_ns, over all that had this number
+    uint32_t round = 0;
+    std::vector<Use> uses;
+  };
+  struct Link {
+    uint64_t load = 0, settled_load = 0;
+    bool dirty = false;
+    std::vector<std::pair<uint32_t, uint32_t>> flows;  // with the number of the use
+  };
+  struct Event {
+    int64_t ns;
+    uint32_t flow, changes;
+    bool operator>(const Event& other) const { return ns > other.ns; }
+  };
+  using Events = std::priority_queue<Event, std::vector<Event>, std::greater<>>;
+
+  void Begin(uint32_t flow);
+  void Remove(uint32_t flow);
+  void Touch(uint32_t link);
+  /// Gives the flows on links whose load has changed their speeds.
+  void Settle();
+  void DropStale();
+  void Schedule(uint32_t number, Flow& flow);
+
+  int64_t now_ns_ = INT64_MIN;
+  std::vector<Link> links_;
+  std::vector<uint32_t> dirty_;
+  std::vector<Flow> flows_;
+  std::vector<uint32_t> free_;
+  Events begins_, ends_;
+  uint32_t round_ = 0;
+  std::vector<End> ended_;
+};
+
+}  // namespace prism::engine
+
+#endif  // PRISM_ENGINE_FLOWS_H_
