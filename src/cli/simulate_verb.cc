@@ -53,6 +53,14 @@ class SimulateVerb final : public Verb {
         ->type_name("RANK:TIME")
         ->expected(1)
         ->take_all();
+    app.add_option(
+           "--what-if", what_if_,
+           "What if something took FACTOR times as long, or had FACTOR times its bandwidth: "
+           "rank:R=F (its kernels), host:R=F, kernel:NAME=F, communicator:N=F, port:R=F, "
+           "nic:NODE.NIC=F; may be repeated")
+        ->type_name("WHAT:WHICH=FACTOR")
+        ->expected(1)
+        ->take_all();
   }
 
   absl::StatusOr<int> Run(const Invocation& invocation) override {
@@ -66,6 +74,10 @@ class SimulateVerb final : public Verb {
     for (const std::string& text : delays_) {
       PRISM_ASSIGN_OR_RETURN(const report::StepDelay delay, ParseDelay(text));
       options.delays.push_back(delay);
+    }
+    for (const std::string& text : what_if_) {
+      PRISM_ASSIGN_OR_RETURN(const engine::WhatIf what_if, engine::ParseWhatIf(text));
+      options.what_if.push_back(what_if);
     }
     if (timeline_ != "none") {
       options.timeline_path = timeline_.empty()
@@ -88,6 +100,7 @@ class SimulateVerb final : public Verb {
   ReportFlags flags_;
   std::string timeline_;
   std::string samples_ = "own";
+  std::vector<std::string> what_if_;
   std::vector<std::string> delays_;
 };
 

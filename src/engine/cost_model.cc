@@ -360,6 +360,15 @@ class LinkMap {
 
   // Both directions of each GPU's port, then of as many NICs at most.
   uint32_t links() const { return 4 * gpus_; }
+  std::optional<uint32_t> Port(uint32_t rank) const {
+    return rank < gpus_ ? std::optional(2 * rank) : std::nullopt;
+  }
+  std::optional<uint32_t> NicOf(uint32_t node, uint32_t nic) const {
+    const uint32_t per_node = target_.gpus_per_node;
+    return nic < per_node && node < gpus_ / per_node
+               ? std::optional(2 * (gpus_ + node * per_node + nic))
+               : std::nullopt;
+  }
 
   /// Which members are the first of theirs at their NIC: these stand for it.
   std::vector<bool> AtNic(const graph::Communicator& c) const {
@@ -407,6 +416,17 @@ class LinkMap {
 };
 
 }  // namespace
+
+std::optional<uint32_t> CostModel::PortLink(const graph::Graph& graph, uint32_t rank) const {
+  if (!shares_links()) return std::nullopt;
+  return LinkMap(target_, *network_->profile().links, graph).Port(rank);
+}
+
+std::optional<uint32_t> CostModel::NicLink(const graph::Graph& graph, uint32_t node,
+                                           uint32_t nic) const {
+  if (!shares_links()) return std::nullopt;
+  return LinkMap(target_, *network_->profile().links, graph).NicOf(node, nic);
+}
 
 Durations CostModel::DurationsOf(const graph::Graph& graph, const Factors& factors) const {
   const Gpu& gpu = target_.gpu;

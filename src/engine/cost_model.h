@@ -68,6 +68,12 @@ class CostModel {
   const Target& target() const { return target_; }
   KernelTime TimeOf(const graph::Kernel& kernel) const;
   Durations DurationsOf(const graph::Graph& graph, const Factors& factors = {}) const;
+  /// Whether communications have links that they share: the profile says which there are.
+  bool shares_links() const { return network_ != nullptr && network_->profile().links.has_value(); }
+  /// Numbers, in Durations::shares, of the two directions of a link are this and the next one: of
+  /// the port of a world rank's GPU, of a NIC of a node. None: there is no such link.
+  std::optional<uint32_t> PortLink(const graph::Graph& graph, uint32_t rank) const;
+  std::optional<uint32_t> NicLink(const graph::Graph& graph, uint32_t node, uint32_t nic) const;
 
  private:
   /// What a rank sends or receives in one ncclGroup on a stream.
@@ -80,7 +86,6 @@ class CostModel {
   NetworkTime GroupedTime(const graph::Call& call, const Messages& messages,
                           const Placement& at) const;
   NetworkTime MessageTime(const graph::Call& call, uint32_t rank, uint32_t peer) const;
-  bool shares_links() const { return network_ != nullptr && network_->profile().links.has_value(); }
 
   Target target_;
   std::shared_ptr<const NetworkTable> network_;

@@ -72,6 +72,12 @@ enum class State : uint8_t {
   kDone
 };
 
+/// A completed operation: its sequence (of all ranks) and number.
+struct Cause {
+  uint32_t sequence = kNone;
+  uint32_t op = 0;
+};
+
 struct Sequence {
   const Op* ops = nullptr;
   const uint8_t* provenance = nullptr;
@@ -91,11 +97,13 @@ struct Sequence {
   uint32_t enqueued = 0;
   uint32_t order_waiters = kNone;  // threads that may enqueue only after others have
   int64_t last_enqueue = 0;
+  Cause last_enqueuer;
   EnqueueQueue queue;
   // The group of communications (threads: the initialisation) that has arrived and is not complete
   bool arrived = false;
   uint32_t unmet = 0;
   int64_t group_end = 0;
+  Cause group_cause;  // of group_end
 };
 
 struct Arrival {
@@ -106,6 +114,7 @@ struct Arrival {
   bool waits;            // false: a send that has ended before its receive came
   uint64_t token;        // of a visit
   const CallTime* call;  // null: an initialisation, or a send whose flow was its own
+  Cause cause;           // of `ready`
 };
 
 /// One communication that is not complete.
@@ -188,7 +197,9 @@ class Evaluation {
   void Meet(uint32_t first, int64_t met, int64_t cost, bool measured);
   /// Begins a flow with `shares_`.
   void Fly(uint32_t first, int64_t met, int64_t cost, MeetingPlace* place, uint32_t sequence);
-  void Conclude(uint32_t first, int64_t met, int64_t end);
+  void Conclude(uint32_t first, int64_t met, int64_t end, Cause cause);
+  /// What the last of them to come waited for.
+  Cause LastCause(uint32_t first) const;
   void Land(const Flows::End& end);
   absl::Status Stuck() const;
 
@@ -204,9 +215,13 @@ class Evaluation {
     slot = -1 - (static_cast<int64_t>(id) + 1);
     s.state = State::kAwaitsSlot;
   }
-  void SetSlot(int64_t& slot, int64_t time) {
+  /// The operation is complete.
+  void SetSlot(const Sequence& s, uint32_t id, uint32_t op) {
+    const uint64_t number = first_slot_[s.rank] + s.ops[op].slot;
+    if (options_.history) setters_[number] = {id, op};
+    int64_t& slot = slots_[number];
     auto waiter = static_cast<uint32_t>(-1 - slot) - 1;
-    slot = time;
+    slot = s.time;
     while (waiter != kNone) {
       const uint32_t next = sequences_[waiter].next_waiter;
       Wake(waiter);
@@ -219,6 +234,14 @@ class Evaluation {
     return options_.draw->Draw(graph_.ranks[s.rank].rank, options_.iteration,
                                id - first_sequence_[s.rank], op, ns, source);
   }
+  double SpanScale(uint32_t rank, uint32_t program, uint32_t span) const {
+    return (durations_.rank_span_scale.empty() ? 1 : durations_.rank_span_scale[rank]) *
+           (durations_.span_scale.empty() ? 1 : durations_.span_scale[program][span]);
+  }
+  double MeasuredCallScale(uint32_t rank, uint32_t call) const {
+    return durations_.measured_call_scale *
+           (durations_.call_scale.empty() ? 1 : durations_.call_scale[rank][call]);
+  }
   bool Listed(uint32_t rank) const {
     return rank < options_.timeline.size() && options_.timeline[rank] != 0;
   }
@@ -226,6 +249,28 @@ class Evaluation {
     if (Listed(s.rank))
       outcome_.timeline.push_back({s.rank, id - first_sequence_[s.rank], op, start, met, end});
   }
+
+  // ---- What operations waited for; nothing unless it is wanted
+  struct Record {
+    int64_t end_ns;
+    Cause cause;
+  };
+  void Completed(uint32_t id, uint32_t op, int64_t end_ns, Cause cause) {
+    if (options_.history) records_[id][op] = {end_ns, cause};
+  }
+  /// The start of the stream's next operation.
+  Cause StartCause(const Sequence& s, uint32_t id, const Enqueued& enqueued) const {
+    if (!options_.history || s.time >= enqueued.first + durations_.launch_latency_ns)
+      return Before(s, id);
+    return enqueuers_[id][s.at].first;
+  }
+  static Cause Before(const Sequence& s, uint32_t id) {
+    return s.at == 0 ? Cause{} : Cause{id, s.at - 1};
+  }
+  Cause SlotCause(const Sequence& s, uint32_t slot) const {
+    return options_.history ? setters_[first_slot_[s.rank] + slot] : Cause{};
+  }
+  History TakeHistory();
 
   const Graph& graph_;
   const Durations& durations_;
@@ -247,6 +292,9 @@ class Evaluation {
   std::vector<LinkShare> shares_;
   std::vector<uint32_t> ready_;
   std::vector<Delay> delays_;
+  std::vector<std::vector<Record>> records_;                     // [sequence][operation]
+  std::vector<std::vector<std::pair<Cause, Cause>>> enqueuers_;  // the same: of first and last
+  std::vector<Cause> setters_;                                   // [slot]
 };
 
 void Evaluation::Prepare() {
@@ -295,6 +343,15 @@ void Evaluation::Prepare() {
   }
   channels_.resize(graph_.channels.size());
   for (MeetingPlace& channel : channels_) channel.expected = 2;
+  if (options_.history) {
+    setters_.resize(slots_.size());
+    records_.resize(sequences_.size());
+    enqueuers_.resize(sequences_.size());
+    for (size_t id = 0; id < sequences_.size(); ++id) {
+      records_[id].resize(sequences_[id].size);
+      if (sequences_[id].is_stream) enqueuers_[id].resize(sequences_[id].size);
+    }
+  }
   if (options_.tolerate_missing) PrepareMissing();
   if (!options_.delays.empty()) PrepareDelays();
 }
@@ -376,11 +433,17 @@ void Evaluation::Arrive(MeetingPlace& place, uint32_t sequence, const Arrival& a
 
   if (meeting.sent != kUnknown) {
     int64_t end = meeting.sent;
+    Cause cause;
     for (uint32_t a = meeting.first; a != kNone; a = arrivals_[a].next) {
-      if (arrivals_[a].call != nullptr)
-        end = std::max(end, arrivals_[a].ready + durations_.receive_ns);
+      const Arrival& each = arrivals_[a];
+      const bool receives = each.call != nullptr;
+      const int64_t own = receives ? each.ready + durations_.receive_ns : meeting.sent;
+      if (own >= end) {
+        end = own;
+        cause = each.cause;
+      }
     }
-    Conclude(meeting.first, meeting.ready, end);
+    Conclude(meeting.first, meeting.ready, end, cause);
   } else {
     Meet(meeting.first, meeting.ready, meeting.cost, meeting.measured);
   }
@@ -421,7 +484,7 @@ void Evaluation::Meet(uint32_t first, int64_t met, int64_t cost, bool measured) 
     shares_.insert(shares_.end(), begin, begin + call->shares);
   }
   if (shares_.empty() || cost <= 0) {
-    Conclude(first, met, met + cost);
+    Conclude(first, met, met + cost, LastCause(first));
     return;
   }
   Fly(first, met, cost, nullptr, 0);
@@ -434,7 +497,16 @@ void Evaluation::Fly(uint32_t first, int64_t met, int64_t cost, MeetingPlace* pl
   flights_[flow] = {first, met, place, sequence};
 }
 
-void Evaluation::Conclude(uint32_t first, int64_t met, int64_t end) {
+Cause Evaluation::LastCause(uint32_t first) const {
+  const Arrival* last = &arrivals_[first];
+  for (uint32_t a = last->next; a != kNone; a = arrivals_[a].next) {
+    const Arrival& each = arrivals_[a];
+    if (std::pair(each.ready, last->sequence) > std::pair(last->ready, each.sequence)) last = &each;
+  }
+  return last->cause;
+}
+
+void Evaluation::Conclude(uint32_t first, int64_t met, int64_t end, Cause cause) {
   for (uint32_t a = first; a != kNone;) {
     Arrival& each = arrivals_[a];
     if (each.sequence == kNone) {
@@ -444,7 +516,10 @@ void Evaluation::Conclude(uint32_t first, int64_t met, int64_t end) {
       }
     } else {
       Sequence& s = sequences_[each.sequence];
-      if (each.waits) s.group_end = std::max(s.group_end, end);
+      if (each.waits && end >= s.group_end) {
+        s.group_end = end;
+        s.group_cause = cause;
+      }
       if (s.is_stream && each.waits) {
         RankOutcome& rank = outcome_.ranks[s.rank];
         rank.transfer_ns += end - met;
@@ -462,17 +537,19 @@ void Evaluation::Conclude(uint32_t first, int64_t met, int64_t end) {
 
 void Evaluation::Land(const Flows::End& end) {
   const Flight flight = flights_[end.flow];
-  Conclude(flight.first, flight.met, end.ns);
+  const Cause cause = LastCause(flight.first);
+  Conclude(flight.first, flight.met, end.ns, cause);
   if (flight.place == nullptr) return;
   flight.place->At(flight.sequence).sent = end.ns;
-  Arrive(*flight.place, flight.sequence, {kNone, 0, kNone, flight.met, false, kNoToken, nullptr}, 0,
-         false);
+  Arrive(*flight.place, flight.sequence,
+         {kNone, 0, kNone, flight.met, false, kNoToken, nullptr, cause}, 0, false);
 }
 
 void Evaluation::SpendHostTime(Sequence& s, uint32_t id, int64_t ns) {
   if (ns == 0) return;
   const auto source = static_cast<TimeSource>(s.provenance[s.at] & 3);
-  const double scale = durations_.host_scale[static_cast<size_t>(source)];
+  double scale = durations_.host_scale[static_cast<size_t>(source)];
+  if (!durations_.rank_host_scale.empty()) scale *= durations_.rank_host_scale[s.rank];
   ns = Scaled(ns, scale);
   ns = Drawn(s, id, s.at, ns, source);
   outcome_.ranks[s.rank].host_ns += ns;
@@ -488,6 +565,7 @@ void Evaluation::RunThread(uint32_t id) {
   s.state = State::kRunning;
   for (; s.at < s.size; ++s.at) {
     const Op& op = s.ops[s.at];
+    Cause cause = Before(s, id);
     if (s.delay != s.delay_end) SpendDelays(s, id);
     switch (op.kind) {
       case OpKind::kHost:
@@ -508,8 +586,13 @@ void Evaluation::RunThread(uint32_t id) {
                         : target.kind == OpKind::kComm ? durations_.host.communication
                                                        : durations_.host.event);
         }
-        s.time = std::max(s.time, stream.last_enqueue);
+        if (stream.last_enqueue > s.time) {
+          s.time = stream.last_enqueue;
+          cause = stream.last_enqueuer;
+        }
         stream.last_enqueue = s.time;
+        stream.last_enqueuer = {id, s.at};
+        if (options_.history) enqueuers_[base + op.a][op.b] = {{id, s.at}, {id, s.at}};
         const uint32_t count = target.kind == OpKind::kComm ? target.detail : 1;
         stream.queue.Reserve(stream.at, op.b + 1);
         stream.queue.at(op.b) = {s.time, (target.flags & graph::kHasLast) != 0 ? kUnknown : s.time};
@@ -528,6 +611,7 @@ void Evaluation::RunThread(uint32_t id) {
         if (!timed) SpendHostTime(s, id, (stream.ops[op.b].b - 1) * durations_.host.launch);
         Enqueued& e = stream.queue.at(op.b);
         e.last = std::max(e.first, s.time - op.detail);
+        if (options_.history) enqueuers_[base + op.a][op.b].second = {id, s.at};
         if (stream.state == State::kAwaitsLast && stream.at == op.b) Wake(base + op.a);
         break;
       }
@@ -539,6 +623,7 @@ void Evaluation::RunThread(uint32_t id) {
         if (slots[op.a] > s.time) {
           List(s, id, s.at, s.time, s.time, slots[op.a]);
           s.time = slots[op.a];
+          cause = SlotCause(s, op.a);
         }
         if (!timed) SpendHostTime(s, id, durations_.host.synchronize);
         break;
@@ -548,7 +633,7 @@ void Evaluation::RunThread(uint32_t id) {
           s.unmet = 1;
           s.group_end = s.time;
           Arrive(inits_[graph_.ranks[s.rank].comm[op.a]], 0,
-                 {id, s.at, kNone, s.time, true, kNoToken, nullptr}, 0, false);
+                 {id, s.at, kNone, s.time, true, kNoToken, nullptr, cause}, 0, false);
         }
         if (s.unmet != 0) {
           s.state = State::kAwaitsMeeting;
@@ -556,12 +641,14 @@ void Evaluation::RunThread(uint32_t id) {
         }
         s.arrived = false;
         s.time = s.group_end;
+        cause = s.group_cause;
         break;
       default:
         break;
     }
     ++outcome_.operations;
-    if (op.slot != kNone) SetSlot(slots[op.slot], s.time);
+    Completed(id, s.at, s.time, cause);
+    if (op.slot != kNone) SetSlot(s, id, s.at);
   }
   s.state = State::kDone;
 }
@@ -575,6 +662,7 @@ void Evaluation::RunStream(uint32_t id) {
   const std::vector<SpanTime>& spans = durations_.spans[graph_rank.program];
   const std::vector<CallTime>& calls = durations_.calls[s.rank];
   const int64_t latency = durations_.launch_latency_ns;
+  const bool changed = !durations_.rank_span_scale.empty() || !durations_.span_scale.empty();
   s.state = State::kRunning;
   while (s.at < s.size) {
     if (s.at >= s.enqueued) {
@@ -584,6 +672,7 @@ void Evaluation::RunStream(uint32_t id) {
     const Op& op = s.ops[s.at];
     const Enqueued& enqueued = s.queue.at(s.at);
     const int64_t start = std::max(s.time, enqueued.first + latency);
+    Cause cause = StartCause(s, id, enqueued);
     switch (op.kind) {
       case OpKind::kSpan: {
         if (enqueued.last == kUnknown) {
@@ -598,9 +687,15 @@ void Evaluation::RunStream(uint32_t id) {
           span.tail_ns = Scaled(span.tail_ns, durations_.measured_span_scale);
           span.source = TimeSource::kMeasured;
         }
+        if (changed) {
+          const double factor = SpanScale(s.rank, graph_rank.program, op.a);
+          span.ns = Scaled(span.ns, factor);
+          span.tail_ns = Scaled(span.tail_ns, factor);
+        }
         const int64_t ns = Drawn(s, id, s.at, span.ns, span.source);
         const int64_t end =
             std::max(start + ns, enqueued.last + latency + std::min(span.tail_ns, ns));
+        if (options_.history && end > start + ns) cause = enqueuers_[id][s.at].second;
         rank.span_ns += end - start;
         List(s, id, s.at, start, start, end);
         s.time = end;
@@ -611,11 +706,13 @@ void Evaluation::RunStream(uint32_t id) {
           AwaitSlot(s, id, slots[op.a]);
           return;
         }
+        if (slots[op.a] > start) cause = SlotCause(s, op.a);
         s.time = std::max(start, slots[op.a]);
         break;
       case OpKind::kComm: {
         if (!s.arrived) {
           s.arrived = true;
+          s.group_cause = cause;
           const bool waits = !graph::EndsEarly(program, s.ops + s.at);
           s.unmet = 0;
           s.group_end = start;
@@ -625,7 +722,7 @@ void Evaluation::RunStream(uint32_t id) {
             const bool measured = s.measured != nullptr && s.measured[i] >= 0;
             const int64_t ns =
                 Drawn(s, id, i,
-                      measured ? Scaled(s.measured[i], durations_.measured_call_scale) : call.ns,
+                      measured ? Scaled(s.measured[i], MeasuredCallScale(s.rank, part.a)) : call.ns,
                       measured ? TimeSource::kMeasured : call.source);
             const uint32_t channel = graph_rank.channel[part.a];
             MeetingPlace& place = channel != kNone
@@ -633,13 +730,13 @@ void Evaluation::RunStream(uint32_t id) {
                                       : comms_[graph_rank.comm[program.calls[part.a].participant]];
             if (!measured && BeginsEarly(program.calls[part.a], call)) {
               ++s.unmet;
-              SendEarly(place, part.b, {id, i, kNone, start, true, kNoToken, &call}, ns);
+              SendEarly(place, part.b, {id, i, kNone, start, true, kNoToken, &call, cause}, ns);
               continue;
             }
             // What a message takes counts from the meeting for who waits for it.
             if (waits) ++s.unmet;
-            Arrive(place, part.b, {id, i, kNone, start, waits, kNoToken, &call}, waits ? ns : 0,
-                   waits && measured);
+            Arrive(place, part.b, {id, i, kNone, start, waits, kNoToken, &call, cause},
+                   waits ? ns : 0, waits && measured);
             if (waits) continue;
             s.group_end = std::max(s.group_end, start + ns);
             rank.transfer_ns += ns;
@@ -655,7 +752,8 @@ void Evaluation::RunStream(uint32_t id) {
         const uint32_t end = s.at + op.detail;
         outcome_.operations += op.detail;
         for (; s.at < end; ++s.at) {
-          if (s.ops[s.at].slot != kNone) SetSlot(slots[s.ops[s.at].slot], s.time);
+          Completed(id, s.at, s.time, s.group_cause);
+          if (s.ops[s.at].slot != kNone) SetSlot(s, id, s.at);
         }
         continue;
       }
@@ -664,8 +762,9 @@ void Evaluation::RunStream(uint32_t id) {
         break;
     }
     ++outcome_.operations;
+    Completed(id, s.at, s.time, cause);
+    if (op.slot != kNone) SetSlot(s, id, s.at);
     ++s.at;
-    if (op.slot != kNone) SetSlot(slots[op.slot], s.time);
   }
   s.state = State::kDone;
 }
@@ -715,8 +814,8 @@ absl::Status Evaluation::Stuck() const {
 void Evaluation::Initialise(uint32_t rank, uint32_t participant, int64_t ready_ns) {
   const Rank& who = graph_.ranks[rank];
   if (!graph_.program_of(who).participants[participant].has_init) return;
-  Arrive(inits_[who.comm[participant]], 0, {kNone, 0, kNone, ready_ns, true, kNoToken, nullptr}, 0,
-         false);
+  Arrive(inits_[who.comm[participant]], 0, {kNone, 0, kNone, ready_ns, true, kNoToken, nullptr, {}},
+         0, false);
 }
 
 void Evaluation::Visited(const Visit& visit) {
@@ -728,16 +827,22 @@ void Evaluation::Visited(const Visit& visit) {
   const CallTime& call = durations_.calls[visit.rank][visit.call];
   if (visit.waits || call.shares != 0) ++open_visits_;
   if (BeginsEarly(graph_.program_of(rank).calls[visit.call], call)) {
-    SendEarly(place, visit.sequence, {kNone, 0, kNone, visit.ready_ns, true, visit.token, &call},
-              call.ns);
+    SendEarly(place, visit.sequence,
+              {kNone, 0, kNone, visit.ready_ns, true, visit.token, &call, {}}, call.ns);
     return;
   }
   // Who waits for nobody is answered at once, with what the call takes on its stream.
   if (!visit.waits) met_.push_back({visit.token, visit.ready_ns, visit.ready_ns + call.ns});
-  Arrive(
-      place, visit.sequence,
-      {kNone, 0, kNone, visit.ready_ns, visit.waits, visit.waits ? visit.token : kNoToken, &call},
-      visit.waits ? call.ns : 0, false);
+  Arrive(place, visit.sequence,
+         {kNone,
+          0,
+          kNone,
+          visit.ready_ns,
+          visit.waits,
+          visit.waits ? visit.token : kNoToken,
+          &call,
+          {}},
+         visit.waits ? call.ns : 0, false);
 }
 
 bool Evaluation::Done() const {
@@ -762,6 +867,24 @@ void Evaluation::Advance(int64_t until_ns) {
   }
 }
 
+History Evaluation::TakeHistory() {
+  History history(graph_.ranks.size());
+  for (uint32_t id = 0; id < sequences_.size(); ++id) {
+    std::vector<Completion> completions;
+    completions.reserve(records_[id].size());
+    for (const Record& record : records_[id]) {
+      Completion& c = completions.emplace_back();
+      c.end_ns = record.end_ns;
+      if (record.cause.sequence == kNone) continue;
+      c.rank = sequences_[record.cause.sequence].rank;
+      c.cause = {record.cause.sequence - first_sequence_[c.rank], record.cause.op};
+    }
+    records_[id] = {};
+    history[sequences_[id].rank].push_back(std::move(completions));
+  }
+  return history;
+}
+
 absl::StatusOr<Outcome> Evaluation::Run() {
   Advance(Flows::kNever);
   for (const Sequence& s : sequences_) {
@@ -784,6 +907,7 @@ absl::StatusOr<Outcome> Evaluation::Run() {
       }
     }
   }
+  if (options_.history) outcome_.history = TakeHistory();
   return std::move(outcome_);
 }
 

@@ -68,6 +68,10 @@ struct Durations {
   double host_scale[4] = {1, 1, 1, 1};
   /// Factors on what the trace has measured of spans and communications.
   double measured_span_scale = 1, measured_call_scale = 1;
+  /// What-ifs (what_if.h); empty: 1. On spans, measured or not, and on host time, by rank (index in
+  /// Graph::ranks); on spans by [program][span]; on measured calls by [rank][call].
+  std::vector<double> rank_span_scale, rank_host_scale;
+  std::vector<std::vector<double>> span_scale, call_scale;
 };
 
 /// Draws the duration of one operation: same arguments, same answer.
@@ -116,6 +120,16 @@ struct Interval {
   int64_t end_ns;
 };
 
+/// An operation and what it waited for: its own work lasted from the completion of `cause` to
+/// `end_ns`. Sequences and operations are those of one rank's program.
+struct Completion {
+  int64_t end_ns = 0;
+  uint32_t rank = graph::kNone;  // of the cause, index in Graph::ranks; kNone: the start of the run
+  graph::Place cause;
+};
+/// [rank][sequence][operation]
+using History = std::vector<std::vector<std::vector<Completion>>>;
+
 /// Time that a thread spends besides what its trace says: a what-if.
 struct Delay {
   uint32_t rank;        // index in Graph::ranks
@@ -133,6 +147,7 @@ struct Options {
   /// Complete a communication when those that are in the graph have come (incomplete graphs).
   bool tolerate_missing = false;
   std::vector<Delay> delays = {};
+  bool history = false;  // whether to keep what everything waited for: 24 bytes an operation
 };
 
 struct RankOutcome {
@@ -147,6 +162,7 @@ struct RankOutcome {
 struct Outcome {
   std::vector<RankOutcome> ranks;
   std::vector<Interval> timeline;  // by rank, not otherwise ordered
+  History history;
   int64_t finish_ns = 0;
   uint64_t operations = 0;  // evaluated
 };

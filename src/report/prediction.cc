@@ -33,6 +33,8 @@ constexpr const char* kSourceNames[] = {"assumed", "modelled", "interpolated", "
 constexpr double kNudge = 0.01;
 // Beyond this many operations each further evaluation takes seconds; the shares are left out.
 constexpr uint64_t kMaxOpsForShares = 100'000'000;
+// What everything waited for takes 60 bytes an operation.
+constexpr uint64_t kMaxOpsForPath = 20'000'000;
 // A rank is waited for if the others wait this share of the step more than it does.
 constexpr double kStragglerShare = 0.02;
 
@@ -180,6 +182,35 @@ void Summarize(const Graph& graph, const CostModel& model, const Evaluated& eval
   if (peak != model.target().gpu.flops.end() && p->step_ns > 0) {
     p->peak_utilization = flops / (peak->second * static_cast<double>(p->step_ns) / 1e9);
   }
+}
+
+// What the step's end waited for, since its beginning; without steps the run's.
+std::vector<engine::PathStep> StepPath(const Graph& graph, const Evaluated& evaluated,
+                                       bool has_steps, size_t step) {
+  const engine::History& history = evaluated.outcome.history;
+  uint32_t last = 0;
+  graph::Place place;
+  int64_t end_ns = -1, since_ns = 0;
+  for (uint32_t r = 0; r < graph.ranks.size(); ++r) {
+    if (has_steps) {
+      const std::vector<int64_t>& probes = evaluated.outcome.ranks[r].probes;
+      if (step + 1 >= probes.size()) continue;
+      since_ns = std::max(since_ns, probes[step]);
+      if (probes[step + 1] <= end_ns) continue;
+      end_ns = probes[step + 1];
+      last = r;
+      place = evaluated.steps.ends[graph.ranks[r].program][step + 1];
+      continue;
+    }
+    for (uint32_t s = 0; s < history[r].size(); ++s) {
+      if (history[r][s].empty() || history[r][s].back().end_ns <= end_ns) continue;
+      end_ns = history[r][s].back().end_ns;
+      last = r;
+      place = {s, static_cast<uint32_t>(history[r][s].size() - 1)};
+    }
+  }
+  if (place.sequence == kNone) return {};
+  return engine::CriticalPath(history, last, place, since_ns);
 }
 
 NetworkUse UseOf(const engine::NetworkTable& table, const Graph& graph,
@@ -335,6 +366,19 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
   const CostModel model(options.target, options.network);
   if (options.network != nullptr)
     p.network = UseOf(*options.network, *graph, model.DurationsOf(*graph));
+  const auto durations = [&](const Factors& factors) {
+    engine::Durations d = model.DurationsOf(*graph, factors);
+    for (const engine::WhatIf& what_if : options.what_if)
+      engine::Apply(what_if, *graph, model, &d).IgnoreError();  // checked before
+    return d;
+  };
+  if (!options.what_if.empty()) {
+    engine::Durations checked = model.DurationsOf(*graph);
+    for (const engine::WhatIf& what_if : options.what_if) {
+      PRISM_RETURN_IF_ERROR(engine::Apply(what_if, *graph, model, &checked));
+      p.notes.push_back("what if " + what_if.Text());
+    }
+  }
   const auto evaluate = [&](const Factors& factors, const engine::DurationDraw* draw, bool timeline,
                             uint32_t iteration) -> absl::StatusOr<Outcome> {
     engine::Options o;
@@ -344,10 +388,11 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
     o.tolerate_missing = options.tolerate_missing;
     o.delays = result.delays;
     if (timeline) {
+      o.history = graph->ops <= kMaxOpsForPath;
       o.timeline.resize(graph->ranks.size(), 0);
       for (uint32_t r : result.timeline) o.timeline[r] = 1;
     }
-    return engine::Evaluate(*graph, model.DurationsOf(*graph, factors), o);
+    return engine::Evaluate(*graph, durations(factors), o);
   };
   const size_t count = has_steps ? result.steps.count() : 0;
   const auto step_of = [&](const Outcome& outcome) {
@@ -367,6 +412,18 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
     p.reported_step = MedianStep(p.steps);
   }
   p.step_ns = step_of(result.outcome);
+  if (!options.what_if.empty()) {
+    engine::Options o;
+    if (has_steps) o.probes = &result.steps.ends;
+    o.tolerate_missing = options.tolerate_missing;
+    PRISM_ASSIGN_OR_RETURN(const Outcome without,
+                           engine::Evaluate(*graph, model.DurationsOf(*graph), o));
+    p.without_what_if_ns = step_of(without);
+  }
+  if (!result.outcome.history.empty()) {
+    p.critical_path = PathRows(*graph, model, StepPath(*graph, result, has_steps, p.reported_step));
+    result.outcome.history.clear();
+  }
 
   if (graph->ops <= kMaxOpsForShares) {
     for (int side : {0, 1}) {
@@ -469,6 +526,7 @@ nlohmann::ordered_json Prediction::Json() const {
   j["seed"] = seed;
   if (!whole_run_because.empty()) j["whole_run_because"] = whole_run_because;
   j["step_ns"] = step_ns;
+  if (without_what_if_ns.has_value()) j["without_what_if_ns"] = *without_what_if_ns;
   j["range_ns"] = {low_ns, high_ns};
   if (percentiles.has_value()) {
     j["percentiles_ns"] = {
@@ -522,6 +580,14 @@ nlohmann::ordered_json Prediction::Json() const {
   j["stragglers"] = nlohmann::ordered_json::array();
   for (const auto& [rank, ns] : stragglers)
     j["stragglers"].push_back({{"rank", rank}, {"others_wait_more_ns", ns}});
+  j["critical_path"] = nlohmann::ordered_json::array();
+  for (const PathRow& row : critical_path) {
+    j["critical_path"].push_back({{"kind", PathKindName(row.kind)},
+                                  {"what", row.what},
+                                  {"ns", row.ns},
+                                  {"times", row.times},
+                                  {"ranks", row.ranks}});
+  }
   j["notes"] = notes;
   j["operations"] = operations;
   return j;

@@ -20,9 +20,11 @@
 #include "src/engine/engine.h"
 #include "src/engine/network_table.h"
 #include "src/engine/target.h"
+#include "src/engine/what_if.h"
 #include "src/graph/graph.h"
 #include "src/graph/measured.h"
 #include "src/graph/step.h"
+#include "src/report/path_rows.h"
 
 namespace prism::report {
 
@@ -47,6 +49,7 @@ struct PredictOptions {
   /// Whose measurements stand for a step's (graph/measured.h).
   graph::Samples samples = graph::Samples::kOwn;
   std::vector<StepDelay> delays = {};
+  std::vector<engine::WhatIf> what_if = {};
 };
 
 struct StepTime {
@@ -97,7 +100,9 @@ struct Prediction {
   std::vector<StepTime> steps;
   size_t reported_step = 0;
 
-  int64_t step_ns = 0;              // the median training step, or the whole run
+  int64_t step_ns = 0;  // the median training step, or the whole run
+  /// The same step without the what-ifs, if there are some.
+  std::optional<int64_t> without_what_if_ns;
   int64_t low_ns = 0, high_ns = 0;  // every duration at the end of its source's stated range
   /// Over the draws: 10th, 50th and 90th percentile of a training step (the run, if there are no
   /// steps) after the first two.
@@ -117,6 +122,8 @@ struct Prediction {
   /// Ranks that others wait for, if any rank waits clearly less than the rest.
   std::vector<std::pair<uint32_t, double>>
       stragglers;  // world rank, ns a step that the others wait more than it
+  /// What the reported step (or the run) is made of; empty for a job that is too large.
+  std::vector<PathRow> critical_path;
   uint64_t operations = 0;
 
   nlohmann::ordered_json Json() const;

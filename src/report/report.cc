@@ -36,6 +36,11 @@ std::string Bytes(double bytes) {
   return fmt::format("{:.0f} B", bytes);
 }
 
+std::string Shortened(std::string text, size_t most) {
+  if (text.size() > most) text.replace(most - 3, std::string::npos, "...");
+  return text;
+}
+
 std::string Percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
 
 // Gaps that the shims noted in the traces' metadata.
@@ -313,6 +318,7 @@ absl::StatusOr<Report> Build(const std::string& directory, const ReportOptions& 
   predict.tolerate_missing = options.allow_incomplete;
   predict.samples = options.samples;
   predict.delays = options.delays;
+  predict.what_if = options.what_if;
   report.gpu_memory_bytes = predict.target.gpu.memory_bytes;
 
   absl::Status failure;
@@ -460,6 +466,11 @@ std::string Report::Text() const {
                                    range, kSourceNames[dominant], p.whole_run_because));
       if (!p.step_hint.empty()) line("hint", p.step_hint);
     }
+    if (p.without_what_if_ns.has_value()) {
+      const auto without = static_cast<double>(*p.without_what_if_ns);
+      line("", fmt::format("{} without the what-ifs: {:+.2f} %", Duration(without),
+                           100 * (static_cast<double>(p.step_ns) / without - 1)));
+    }
     if (p.percentiles.has_value()) {
       const auto shown = [](int64_t ns) { return Duration(static_cast<double>(ns)); };
       const auto& [p10, p50, p90] = *p.percentiles;
@@ -528,6 +539,21 @@ std::string Report::Text() const {
                                   Duration(static_cast<double>(ns) / static_cast<double>(count))));
     }
     for (const std::string& note : p.notes) line("note", note);
+    if (!p.critical_path.empty()) {
+      constexpr size_t kShown = 10;
+      out += "\ncritical path: what the step would be shorter by without it\n";
+      for (size_t i = 0; i < std::min(p.critical_path.size(), kShown); ++i) {
+        const PathRow& row = p.critical_path[i];
+        out += fmt::format("  {:>12} {:>5}  {:<13} {} ({} times, {})\n",
+                           Duration(static_cast<double>(row.ns)),
+                           Percent(static_cast<double>(row.ns) / static_cast<double>(p.step_ns)),
+                           PathKindName(row.kind), Shortened(row.what, 72), row.times,
+                           row.ranks.size() == 1 ? fmt::format("rank {}", row.ranks[0])
+                                                 : "ranks " + graph::RankList(row.ranks));
+      }
+      if (p.critical_path.size() > kShown)
+        out += fmt::format("  and {} smaller ones\n", p.critical_path.size() - kShown);
+    }
     if (!p.communications.empty()) {
       out += fmt::format(
           "\ncommunication, a step and rank\n  {:<24} {:<14} {:>8} {:>12} {:>12} {:>12}\n", "group",

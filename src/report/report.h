@@ -40,6 +40,7 @@ struct ReportOptions {
   std::string timeline_path = {};  // "": none is written
   graph::Samples samples = graph::Samples::kOwn;
   std::vector<StepDelay> delays = {};
+  std::vector<engine::WhatIf> what_if = {};
 };
 
 struct Report {

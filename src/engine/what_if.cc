@@ -1,0 +1,243 @@
+#include "src/engine/what_if.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "src/base/status.h"
+
+namespace prism::engine {
+namespace {
+
+using graph::Graph;
+using graph::kNone;
+
+constexpr struct {
+  WhatIf::Kind kind;
+  const char* name;
+} kKinds[] = {{WhatIf::Kind::kRank, "rank"},     {WhatIf::Kind::kHost, "host"},
+              {WhatIf::Kind::kKernel, "kernel"}, {WhatIf::Kind::kCommunicator, "communicator"},
+              {WhatIf::Kind::kPort, "port"},     {WhatIf::Kind::kNic, "nic"}};
+constexpr char kForms[] =
+    "rank:3=1.3, host:3=0.5, kernel:gemm=0.8, communicator:2=1.5, port:3=0.5 or nic:1.0=0.5 "
+    "(node.NIC)";
+constexpr double kLeast = 1e-3, kMost = 1e3;
+
+std::optional<uint32_t> IndexOf(const Graph& graph, uint32_t world_rank) {
+  for (uint32_t i = 0; i < graph.ranks.size(); ++i) {
+    if (graph.ranks[i].rank == world_rank) return i;
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<uint32_t> RankIndex(const WhatIf& what_if, const Graph& graph) {
+  if (const std::optional<uint32_t> index = IndexOf(graph, what_if.number)) return *index;
+  std::vector<uint32_t> ranks;
+  for (const graph::Rank& rank : graph.ranks) ranks.push_back(rank.rank);
+  return WithHint(absl::InvalidArgumentError(absl::StrCat("there is no rank ", what_if.number)),
+                  absl::StrCat("the job has ranks ", graph::RankList(ranks)));
+}
+
+void Multiply(std::vector<double>* scales, size_t size, size_t at, double factor) {
+  scales->resize(size, 1);
+  (*scales)[at] *= factor;
+}
+
+absl::Status ApplyToKernels(const WhatIf& what_if, const Graph& graph, const CostModel& model,
+                            Durations* durations) {
+  bool found = false;
+  durations->span_scale.resize(graph.programs.size());
+  for (size_t p = 0; p < graph.programs.size(); ++p) {
+    const graph::Program& program = graph.programs[p];
+    std::vector<double>& scales = durations->span_scale[p];
+    scales.resize(program.spans.size(), 1);
+    for (size_t i = 0; i < program.spans.size(); ++i) {
+      // The span's time is one; the model says which part of it these kernels have.
+      double all = 0, changed = 0;
+      for (const uint32_t k : program.spans[i].kernels) {
+        const auto ns = static_cast<double>(model.TimeOf(program.kernels[k]).ns);
+        all += ns;
+        if (program.kernels[k].name.find(what_if.kernel) != std::string::npos) changed += ns;
+      }
+      if (changed == 0) continue;
+      found = true;
+      scales[i] *= 1 + changed / all * (what_if.factor - 1);
+    }
+  }
+  if (found) return absl::OkStatus();
+  return WithHint(
+      absl::InvalidArgumentError(absl::StrCat("no kernel has '", what_if.kernel, "' in its name")),
+      "prism inspect DIR --nodes lists the kernels");
+}
+
+absl::Status ApplyToCommunicator(const WhatIf& what_if, const Graph& graph, Durations* durations) {
+  bool found = false;
+  durations->call_scale.resize(graph.ranks.size());
+  for (size_t r = 0; r < graph.ranks.size(); ++r) {
+    const graph::Rank& rank = graph.ranks[r];
+    const graph::Program& program = graph.program_of(rank);
+    durations->call_scale[r].resize(program.calls.size(), 1);
+    for (size_t call = 0; call < program.calls.size(); ++call) {
+      const uint32_t comm = rank.comm[program.calls[call].participant];
+      if (graph.communicators[comm].number != what_if.number) continue;
+      found = true;
+      CallTime& time = durations->calls[r][call];
+      time.ns = std::llround(static_cast<double>(time.ns) * what_if.factor);
+      durations->call_scale[r][call] *= what_if.factor;
+    }
+  }
+  if (found) return absl::OkStatus();
+  return WithHint(absl::InvalidArgumentError(
+                      absl::StrCat("communicator ", what_if.number, " is none that the job uses")),
+                  "prism inspect DIR lists the communicators");
+}
+
+/// Both directions of a link become faster or slower. Where a call's bytes take longest on another
+/// link it does not notice until they no longer do.
+absl::Status ApplyToLink(uint32_t first_link, const WhatIf& what_if, const Graph& graph,
+                         Durations* durations) {
+  using Meeting = std::tuple<uint32_t, trace::CommOp, uint64_t, uint32_t>;  // of a communicator
+  const auto is_changed = [&](const LinkShare& use) { return use.link / 2 == first_link / 2; };
+  const auto stretch = [&](const CallTime& time) {
+    double longest = 0, after = 0;
+    for (uint32_t i = time.first_share; i < time.first_share + time.shares; ++i) {
+      const LinkShare& use = durations->shares[i];
+      const double share = static_cast<double>(use.share) / kWholeLink;
+      longest = std::max(longest, share);
+      after = std::max(after, is_changed(use) ? share / what_if.factor : share);
+    }
+    return 1 + after - longest;
+  };
+  std::map<Meeting, double> stretches;  // the largest, as all members wait for the slowest
+  const auto meeting = [&](const graph::Rank& rank, const graph::Call& call) {
+    return Meeting(rank.comm[call.participant], call.op, call.count, call.dtype);
+  };
+  for (const bool apply : {false, true}) {
+    for (size_t r = 0; r < graph.ranks.size(); ++r) {
+      const graph::Rank& rank = graph.ranks[r];
+      const graph::Program& program = graph.program_of(rank);
+      if (apply) {
+        durations->call_scale.resize(graph.ranks.size());
+        durations->call_scale[r].resize(program.calls.size(), 1);
+      }
+      for (size_t c = 0; c < program.calls.size(); ++c) {
+        CallTime& time = durations->calls[r][c];
+        if (time.shares == 0) continue;
+        const bool message = rank.channel[c] != kNone;
+        const double own = stretch(time);
+        if (!apply) {
+          // Of a meeting that another member makes longer, or none makes shorter than the longest.
+          if (message) continue;
+          const auto [known, is_new] = stretches.try_emplace(meeting(rank, program.calls[c]), own);
+          if (!is_new) known->second = std::max(known->second, own);
+          continue;
+        }
+        const double factor = message ? own : stretches.at(meeting(rank, program.calls[c]));
+        for (uint32_t i = time.first_share; i < time.first_share + time.shares; ++i) {
+          LinkShare& use = durations->shares[i];
+          const double changed = is_changed(use) ? what_if.factor : 1;
+          use.share = static_cast<uint32_t>(
+              std::min<double>(std::llround(use.share / changed / factor), kWholeLink));
+        }
+        time.ns = std::llround(static_cast<double>(time.ns) * factor);
+        durations->call_scale[r][c] *= factor;
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string WhatIf::Text() const {
+  const std::string longer = absl::StrCat(" take ", factor, " times as long");
+  const std::string faster = absl::StrCat(" has ", factor, " times its bandwidth");
+  switch (kind) {
+    case Kind::kRank:
+      return absl::StrCat("kernels of rank ", number, longer);
+    case Kind::kHost:
+      return absl::StrCat("calls and host work of rank ", number, longer);
+    case Kind::kKernel:
+      return absl::StrCat("kernels with '", kernel, "' in their names", longer);
+    case Kind::kCommunicator:
+      return absl::StrCat("calls on communicator ", number, longer);
+    case Kind::kPort:
+      return absl::StrCat("the port of rank ", number, "'s GPU", faster);
+    case Kind::kNic:
+      return absl::StrCat("NIC ", nic, " of node ", number, faster);
+  }
+  return "";
+}
+
+absl::StatusOr<WhatIf> ParseWhatIf(const std::string& text) {
+  const auto bad = [&](const std::string& why) {
+    return WithHint(absl::InvalidArgumentError(absl::StrCat("'", text, "': ", why)), kForms);
+  };
+  const size_t colon = text.find(':'), equals = text.rfind('=');
+  if (colon == std::string::npos || equals == std::string::npos || equals < colon)
+    return bad("is not WHAT:WHICH=FACTOR");
+  WhatIf what_if;
+  const std::string what = text.substr(0, colon);
+  const auto* const kind = std::find_if(std::begin(kKinds), std::end(kKinds),
+                                        [&](const auto& k) { return k.name == what; });
+  if (kind == std::end(kKinds))
+    return bad(absl::StrCat("'", what, "' is nothing that can be changed"));
+  what_if.kind = kind->kind;
+  if (!absl::SimpleAtod(text.substr(equals + 1), &what_if.factor) ||
+      !(what_if.factor >= kLeast && what_if.factor <= kMost))
+    return bad(absl::StrCat("the factor is a number from ", kLeast, " to ", kMost));
+  const std::string which = text.substr(colon + 1, equals - colon - 1);
+  if (what_if.kind == WhatIf::Kind::kKernel) {
+    if (which.empty()) return bad("no name is given");
+    what_if.kernel = which;
+    return what_if;
+  }
+  const std::vector<std::string> numbers = absl::StrSplit(which, '.');
+  const size_t wanted = what_if.kind == WhatIf::Kind::kNic ? 2 : 1;
+  if (numbers.size() != wanted || !absl::SimpleAtoi(numbers[0], &what_if.number) ||
+      (wanted == 2 && !absl::SimpleAtoi(numbers[1], &what_if.nic)))
+    return bad(absl::StrCat("'", which, "' is not ", wanted == 2 ? "NODE.NIC" : "a number"));
+  return what_if;
+}
+
+absl::Status Apply(const WhatIf& what_if, const Graph& graph, const CostModel& model,
+                   Durations* durations) {
+  switch (what_if.kind) {
+    case WhatIf::Kind::kRank:
+    case WhatIf::Kind::kHost: {
+      PRISM_ASSIGN_OR_RETURN(const uint32_t rank, RankIndex(what_if, graph));
+      Multiply(what_if.kind == WhatIf::Kind::kRank ? &durations->rank_span_scale
+                                                   : &durations->rank_host_scale,
+               graph.ranks.size(), rank, what_if.factor);
+      return absl::OkStatus();
+    }
+    case WhatIf::Kind::kKernel:
+      return ApplyToKernels(what_if, graph, model, durations);
+    case WhatIf::Kind::kCommunicator:
+      return ApplyToCommunicator(what_if, graph, durations);
+    case WhatIf::Kind::kPort:
+    case WhatIf::Kind::kNic:
+      break;
+  }
+  const std::optional<uint32_t> link = what_if.kind == WhatIf::Kind::kPort
+                                           ? model.PortLink(graph, what_if.number)
+                                           : model.NicLink(graph, what_if.number, what_if.nic);
+  if (!model.shares_links()) {
+    return WithHint(absl::FailedPreconditionError("nothing is known of the links"),
+                    "--network FILE, of prism netprofile");
+  }
+  if (!link.has_value()) {
+    return WithHint(
+        absl::InvalidArgumentError(absl::StrCat("there is no such link: ", what_if.Text())),
+        "ranks, nodes and NICs are numbered from 0");
+  }
+  return ApplyToLink(*link, what_if, graph, durations);
+}
+
+}  // namespace prism::engine

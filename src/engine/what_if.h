@@ -1,0 +1,51 @@
+// What-if: a job's durations with something slower or faster.
+//
+//   rank:3=1.3           all kernels of rank 3 take 1.3 times as long
+//   host:3=0.5           the host work of rank 3 takes half as long
+//   kernel:gemm=0.8      kernels with "gemm" in their names, on all ranks
+//   communicator:2=1.5   what communicator 2 does, alone, takes 1.5 times as long
+//   port:3=0.5           the port of rank 3's GPU has half its bandwidth
+//   nic:1.0=0.5          the first NIC of node 1 has half its bandwidth
+//
+// A link's bandwidth changes the part of a communication's time that its bytes take on that link,
+// and needs links that are known (a profile of prism netprofile). Stateless; thread-safe.
+//
+//   PRISM_ASSIGN_OR_RETURN(const WhatIf what_if, ParseWhatIf("rank:3=1.3"));
+//   PRISM_RETURN_IF_ERROR(Apply(what_if, graph, model, &durations));
+#ifndef PRISM_ENGINE_WHAT_IF_H_
+#define PRISM_ENGINE_WHAT_IF_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "src/engine/cost_model.h"
+#include "src/engine/engine.h"
+#include "src/graph/graph.h"
+
+namespace prism::engine {
+
+struct WhatIf {
+  enum class Kind { kRank, kHost, kKernel, kCommunicator, kPort, kNic };
+  Kind kind = Kind::kRank;
+  uint32_t number = 0;  // world rank, communicator or node
+  uint32_t nic = 0;     // of the node
+  std::string kernel;   // part of its name
+  double factor = 1;    // of a duration, or of a bandwidth
+
+  /// "kernels of rank 3 take 1.3 times as long"
+  std::string Text() const;
+};
+
+/// InvalidArgument says what is wrong, and shows the forms.
+absl::StatusOr<WhatIf> ParseWhatIf(const std::string& text);
+
+/// InvalidArgument: the job has no such rank, communicator, kernel or node. FailedPrecondition:
+/// nothing is known of links. `durations` are of `model` and `graph`; several changes multiply.
+absl::Status Apply(const WhatIf& what_if, const graph::Graph& graph, const CostModel& model,
+                   Durations* durations);
+
+}  // namespace prism::engine
+
+#endif  // PRISM_ENGINE_WHAT_IF_H_
