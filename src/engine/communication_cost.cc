@@ -56,40 +56,6 @@ Placement PlacementOf(const Target& target, std::span<const uint32_t> world_rank
   return placement;
 }
 
-LinkBytes LinkBytesOf(CommOp op, const Placement& at) {
-  const double n = at.ranks, nics = at.nodes > 1 ? at.nics() : 1;
-  const bool ports = at.ranks_per_node > 1;
-  double ring = 1;
-  switch (op) {
-    case CommOp::kAllReduce:
-      // Over two nodes by trees: half of the bytes up and half down on each, which no ring beats;
-      // in a node they go along a chain and back.
-      if (at.nodes == 2) {
-        const double per_node = at.ranks_per_node;
-        return {2 * (per_node - 1) / per_node, 1 / nics};
-      }
-      ring = 2 * (n - 1) / n;
-      break;
-    case CommOp::kAllGather:
-    case CommOp::kReduceScatter:
-      ring = n - 1;
-      break;
-    case CommOp::kBroadcast:
-    case CommOp::kReduce:
-      break;
-    case CommOp::kSend:
-    case CommOp::kRecv:
-      return {at.nodes == 1 || at.rails > 1 ? 1.0 : 0.0, at.nodes > 1 ? 1.0 : 0.0};
-    case CommOp::kAllToAll:
-    case CommOp::kGather:
-    case CommOp::kScatter: {
-      const double far = n - at.ranks_per_node;
-      return {n - 1, at.nodes > 1 ? at.ranks_per_node / nics * far : 0};
-    }
-  }
-  return {ports ? ring : 0, at.nodes > 1 ? ring / nics : 0};
-}
-
 int64_t CollectiveNs(const Gpu& gpu, CommOp op, uint64_t bytes, const Placement& at) {
   const double n = at.ranks, size = static_cast<double>(bytes);
   if (at.ranks <= 1) {

@@ -29,13 +29,6 @@ struct Placement {
 Placement PlacementOf(const Target& target, std::span<const uint32_t> world_ranks,
                       std::span<const uint32_t> nic_of_gpu = {});
 
-/// Bytes that a link has to carry for one byte of the call: what NCCL's algorithm does.
-struct LinkBytes {
-  double port;  // of each member's GPU, in each direction
-  double nic;   // of each of the NICs
-};
-LinkBytes LinkBytesOf(trace::CommOp op, const Placement& placement);
-
 /// `bytes` is count x element size as passed to NCCL (AllGather: what one rank gives;
 /// ReduceScatter: what one rank gets).
 int64_t CollectiveNs(const Gpu& gpu, trace::CommOp op, uint64_t bytes, const Placement& placement);

@@ -234,10 +234,6 @@ class Evaluation {
     return options_.draw->Draw(graph_.ranks[s.rank].rank, options_.iteration,
                                id - first_sequence_[s.rank], op, ns, source);
   }
-  double SpanScale(uint32_t rank, uint32_t program, uint32_t span) const {
-    return (durations_.rank_span_scale.empty() ? 1 : durations_.rank_span_scale[rank]) *
-           (durations_.span_scale.empty() ? 1 : durations_.span_scale[program][span]);
-  }
   double MeasuredCallScale(uint32_t rank, uint32_t call) const {
     return durations_.measured_call_scale *
            (durations_.call_scale.empty() ? 1 : durations_.call_scale[rank][call]);
@@ -549,7 +545,7 @@ void Evaluation::SpendHostTime(Sequence& s, uint32_t id, int64_t ns) {
   if (ns == 0) return;
   const auto source = static_cast<TimeSource>(s.provenance[s.at] & 3);
   double scale = durations_.host_scale[static_cast<size_t>(source)];
-  if (!durations_.rank_host_scale.empty()) scale *= durations_.rank_host_scale[s.rank];
+  if (!durations_.host_time_scale.empty()) scale *= durations_.host_time_scale[s.rank];
   ns = Scaled(ns, scale);
   ns = Drawn(s, id, s.at, ns, source);
   outcome_.ranks[s.rank].host_ns += ns;
@@ -662,7 +658,7 @@ void Evaluation::RunStream(uint32_t id) {
   const std::vector<SpanTime>& spans = durations_.spans[graph_rank.program];
   const std::vector<CallTime>& calls = durations_.calls[s.rank];
   const int64_t latency = durations_.launch_latency_ns;
-  const bool changed = !durations_.rank_span_scale.empty() || !durations_.span_scale.empty();
+  const bool changed = !durations_.span_scale.empty() && !durations_.span_scale[s.rank].empty();
   s.state = State::kRunning;
   while (s.at < s.size) {
     if (s.at >= s.enqueued) {
@@ -688,7 +684,7 @@ void Evaluation::RunStream(uint32_t id) {
           span.source = TimeSource::kMeasured;
         }
         if (changed) {
-          const double factor = SpanScale(s.rank, graph_rank.program, op.a);
+          const double factor = durations_.span_scale[s.rank][op.a];
           span.ns = Scaled(span.ns, factor);
           span.tail_ns = Scaled(span.tail_ns, factor);
         }

@@ -68,10 +68,10 @@ struct Durations {
   double host_scale[4] = {1, 1, 1, 1};
   /// Factors on what the trace has measured of spans and communications.
   double measured_span_scale = 1, measured_call_scale = 1;
-  /// What-ifs (what_if.h); empty: 1. On spans, measured or not, and on host time, by rank (index in
-  /// Graph::ranks); on spans by [program][span]; on measured calls by [rank][call].
-  std::vector<double> rank_span_scale, rank_host_scale;
-  std::vector<std::vector<double>> span_scale, call_scale;
+  /// What-ifs (what_if.h), by rank (index in Graph::ranks); empty: 1. On spans, measured or not, on
+  /// measured calls, and on host time.
+  std::vector<std::vector<double>> span_scale, call_scale;  // [rank][span], [rank][call]
+  std::vector<double> host_time_scale;
 };
 
 /// Draws the duration of one operation: same arguments, same answer.

@@ -9,6 +9,12 @@ namespace {
 
 using trace::CommOp;
 
+// Up to this multiple of what the smallest message takes, a message is a quick protocol's; from
+// this multiple on, a dense one's.
+constexpr double kQuickFactor = 1.25, kDenseFactor = 16;
+// So many bytes that latencies do not matter.
+constexpr double kFull = 1e15;
+
 bool SameGroup(const Placement& x, const Placement& y) {
   return x.ranks == y.ranks && x.nodes == y.nodes &&
          (x.rails == y.rails || x.rails == 0 || y.rails == 0);
@@ -43,73 +49,89 @@ NetworkTable::NetworkTable(NetworkProfile profile) : profile_(std::move(profile)
     if (e->isolated == first->isolated)
       curves.back().points.push_back({static_cast<double>(e->bytes), e->median_ns});
   }
-  if (!profile_.links.has_value()) return;
-  for (const Curve& curve : curves_[{CommOp::kSend, 0}]) {
+  links_ = MeasuredLinks();
+}
+
+std::optional<LinkModel> NetworkTable::MeasuredLinks() const {
+  const auto messages = curves_.find({CommOp::kSend, 0});
+  if (!profile_.links.has_value() || messages == curves_.end()) return std::nullopt;
+  LinkModel model{profile_.links->receive_ns, std::vector<LinkModel::Protocol>(2)};
+  for (const Curve& curve : messages->second) {
     if (curve.at.rails > 1) continue;
-    (curve.at.nodes > 1 ? nic_ns_per_byte_ : port_ns_per_byte_) = SlopeAt(curve, INFINITY);
+    // A quick protocol for small messages, where the bytes begin to count, and a dense one for
+    // large messages, where the latency still does.
+    const std::vector<Point>& points = curve.points;
+    const double least_ns = points[0].ns;
+    const auto from = [&](double factor) {
+      const auto it = std::find_if(points.begin(), points.end(),
+                                   [&](const Point& p) { return p.ns > factor * least_ns; });
+      return static_cast<size_t>(it - points.begin());
+    };
+    const size_t quick = std::max<size_t>(from(kQuickFactor), 2) - 1;
+    const size_t dense = std::min(from(kDenseFactor), points.size() - 2);
+    if (points.size() < 2) return std::nullopt;
+    for (const auto& [protocol, low, high] :
+         {std::tuple{0, size_t{0}, quick}, std::tuple{1, dense, dense + 1}}) {
+      const double slope = std::max(
+          0.0, (points[high].ns - points[low].ns) / (points[high].bytes - points[low].bytes));
+      const double step_ns =
+          std::max(0.0, points[low].ns - slope * points[low].bytes - model.base_ns);
+      LinkModel::Protocol& p = model.protocols[protocol];
+      (curve.at.nodes > 1 ? p.nic_step_ns : p.port_step_ns) = step_ns;
+      (curve.at.nodes > 1 ? p.nic_ns_per_byte : p.port_ns_per_byte) = slope;
+    }
   }
+  return model;
 }
 
-double NetworkTable::SlopeAt(const Curve& curve, double bytes) {
-  const std::vector<Point>& points = curve.points;
-  if (points.size() == 1) return points[0].ns / points[0].bytes;
-  // Of the segment from point i to the next.
-  const auto slope = [&](size_t i) {
-    return std::max(0.0,
-                    (points[i + 1].ns - points[i].ns) / (points[i + 1].bytes - points[i].bytes));
-  };
-  const size_t last = points.size() - 2;
-  const auto above =
-      static_cast<size_t>(std::lower_bound(points.begin(), points.end(), bytes,
-                                           [](const Point& p, double b) { return p.bytes < b; }) -
-                          points.begin());
-  if (above > last) return slope(last);
-  if (above == 0) return slope(0);
-  if (points[above].bytes != bytes) return slope(above - 1);
-  // A measured size is in the regime of the segments on that side of it that are alike.
-  const auto differ = [&](size_t i, size_t j) {
-    return std::abs(slope(i) - slope(j)) / std::max({slope(i), slope(j), 1e-300});
-  };
-  if (above < 2 || above + 1 > last) return slope(above < 2 ? above : above - 1);
-  return differ(above - 2, above - 1) <= differ(above, above + 1) ? slope(above - 1) : slope(above);
-}
-
-void NetworkTable::AddShares(CommOp op, const Curve& curve, double bytes, NetworkTime* time) const {
-  if (!profile_.links.has_value()) return;
-  const double busy = std::min(1.0, SlopeAt(curve, bytes) * bytes / At(curve, bytes).ns);
-  if (curve.at.nodes == 1) {
-    time->port = busy;
-    return;
-  }
-  // What a byte takes where links are busy all the time; the busiest link's.
-  const double ns_per_byte = SlopeAt(curve, INFINITY);
-  const LinkBytes carried = LinkBytesOf(op, curve.at);
-  const auto share = [&](double link_bytes, double link_ns_per_byte) {
-    return ns_per_byte <= 0 ? 0 : busy * std::min(1.0, link_bytes * link_ns_per_byte / ns_per_byte);
-  };
-  time->port = share(carried.port, port_ns_per_byte_);
-  time->nic = share(carried.nic, nic_ns_per_byte_);
+double NetworkTable::Scaled(const Gpu& gpu, CommOp op, const Curve& curve, uint64_t bytes,
+                            const Placement& at) const {
+  const double size = static_cast<double>(bytes), ns = At(curve, size).ns;
+  if (links_.has_value())
+    return ns * links_->Of(op, size, at).ns / links_->Of(op, size, curve.at).ns;
+  return ns * static_cast<double>(CollectiveNs(gpu, op, bytes, at)) /
+         static_cast<double>(CollectiveNs(gpu, op, bytes, curve.at));
 }
 
 NetworkTable::Value NetworkTable::At(const Curve& curve, double bytes) {
   const std::vector<Point>& points = curve.points;
-  const auto above = std::lower_bound(points.begin(), points.end(), bytes,
-                                      [](const Point& p, double b) { return p.bytes < b; });
-  if (above != points.end() && above->bytes == bytes) return {above->ns, true};
-  if (above == points.begin()) return {above->ns, false};
-  if (above != points.end()) {
-    const Point& below = *(above - 1);
-    const double share = (bytes - below.bytes) / (above->bytes - below.bytes);
-    return {below.ns + share * (above->ns - below.ns), false};
+  const size_t last = points.size() - 1;
+  // Of the segment from point i to the next.
+  const auto slope = [&](size_t i) {
+    return (points[i + 1].ns - points[i].ns) / (points[i + 1].bytes - points[i].bytes);
+  };
+  const auto above =
+      static_cast<size_t>(std::lower_bound(points.begin(), points.end(), bytes,
+                                           [](const Point& p, double b) { return p.bytes < b; }) -
+                          points.begin());
+  if (above > last) {
+    double ns_per_byte = points[last].ns / points[last].bytes;
+    if (last > 0 && slope(last - 1) > 0) ns_per_byte = slope(last - 1);  // noise may make it fall
+    return {points[last].ns + (bytes - points[last].bytes) * ns_per_byte, ns_per_byte, false};
   }
-  const Point& last = points.back();
-  double ns_per_byte = last.ns / last.bytes;
-  if (points.size() > 1) {
-    const Point& before = points[points.size() - 2];
-    const double slope = (last.ns - before.ns) / (last.bytes - before.bytes);
-    if (slope > 0) ns_per_byte = slope;  // noise may make it fall
+  const bool measured = points[above].bytes == bytes;
+  if (last == 0) return {points[0].ns, points[0].ns / points[0].bytes, measured};
+  if (above == 0) return {points[0].ns, std::max(0.0, slope(0)), measured};
+  const size_t here = above - 1;  // the segment that ends at `above`
+  if (measured) {
+    // It is in the regime of the segments on that side of it that are alike.
+    const auto differ = [&](size_t i) {
+      return std::abs(slope(i) - slope(i + 1)) / std::max({slope(i), slope(i + 1), 1e-300});
+    };
+    const bool before =
+        above == last || here == 0 || above + 1 == last || differ(here - 1) <= differ(above);
+    return {points[above].ns, std::max(0.0, slope(before ? here : above)), true};
   }
-  return {last.ns + (bytes - last.bytes) * ns_per_byte, false};
+  const double line = points[here].ns + (bytes - points[here].bytes) * slope(here);
+  // Where a regime ends and another, with a smaller slope, begins, the time is what is less by
+  // either, which is more than on the straight line.
+  if (here > 0 && above < last && slope(here - 1) > slope(here) && slope(here) > slope(above)) {
+    const double left = points[here].ns + (bytes - points[here].bytes) * slope(here - 1);
+    const double right = points[above].ns - (points[above].bytes - bytes) * slope(above);
+    return left < right ? Value{left, slope(here - 1), false}
+                        : Value{right, std::max(0.0, slope(above)), false};
+  }
+  return {line, std::max(0.0, slope(here)), false};
 }
 
 const std::vector<NetworkTable::Curve>* NetworkTable::CurvesOf(CommOp op, uint32_t nccl_type,
@@ -140,7 +162,17 @@ std::optional<NetworkTime> NetworkTable::TimeOf(const Gpu& gpu, CommOp op, uint3
       NetworkTime time{std::llround(value.ns), value.measured && same_type
                                                    ? TimeSource::kMeasured
                                                    : TimeSource::kInterpolated};
-      AddShares(op, curve, static_cast<double>(bytes), &time);
+      if (links_.has_value()) {
+        const double size = static_cast<double>(bytes);
+        const LinkModel::Estimate e = links_->Of(op, size, at), full = links_->Of(op, kFull, at);
+        // Where the curve is steeper than the model something else is busier, such as a spine.
+        const double steeper = At(curve, INFINITY).ns_per_byte * kFull / full.busiest_ns();
+        const double busy = std::min(1.0, value.ns_per_byte * size / value.ns);
+        if (e.busiest_ns() > 0) {
+          time.port = busy * e.port_ns / e.busiest_ns() / std::max(1.0, steeper);
+          time.nic = busy * e.nic_ns / e.busiest_ns() / std::max(1.0, steeper);
+        }
+      }
       return time;
     }
     const auto nodes_off = [&](const Curve* c) {
@@ -159,11 +191,7 @@ std::optional<NetworkTime> NetworkTable::TimeOf(const Gpu& gpu, CommOp op, uint3
     }
   }
   if (below == nullptr && above == nullptr) return std::nullopt;
-  const auto scaled = [&](const Curve& curve) {
-    return At(curve, static_cast<double>(bytes)).ns *
-           static_cast<double>(CollectiveNs(gpu, op, bytes, at)) /
-           static_cast<double>(CollectiveNs(gpu, op, bytes, curve.at));
-  };
+  const auto scaled = [&](const Curve& curve) { return Scaled(gpu, op, curve, bytes, at); };
   double ns = scaled(below != nullptr ? *below : *above);
   if (below != nullptr && above != nullptr && below->at.ranks < at.ranks) {
     const double weight = std::log(static_cast<double>(at.ranks) / below->at.ranks) /
@@ -171,7 +199,11 @@ std::optional<NetworkTime> NetworkTable::TimeOf(const Gpu& gpu, CommOp op, uint3
     ns = std::exp((1 - weight) * std::log(ns) + weight * std::log(scaled(*above)));
   }
   NetworkTime time{std::llround(ns), TimeSource::kInterpolated};
-  AddShares(op, below != nullptr ? *below : *above, static_cast<double>(bytes), &time);
+  if (links_.has_value()) {
+    const LinkModel::Estimate e = links_->Of(op, static_cast<double>(bytes), at);
+    time.port = e.port_ns / e.ns;
+    time.nic = e.nic_ns / e.ns;
+  }
   return time;
 }
 

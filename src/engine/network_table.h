@@ -2,16 +2,18 @@
 //
 // What it knows is a curve over sizes for each operation, type and group. A size between two
 // measured ones is on the straight line between them (in bytes and time, which is exact for a
-// latency and a bandwidth); below the smallest it takes as long as that; above the largest the last
+// latency and a bandwidth), or where one such regime ends there and another begins, on the line of
+// either; below the smallest it takes as long as that; above the largest the last
 // two give the bandwidth. A group of another size gets the time of the nearest smaller and larger
-// measured ones, each times what the formulas (communication_cost.h) say of the ratio, weighted by
-// their distance. Times of isolated calls are taken where there are some. What was measured as
-// it is, is `measured`, all else `interpolated`. docs/design/0011-network-profile.md has the
-// reasons.
+// measured ones, each times what the formulas say of the ratio, weighted by
+// their distance: those of the machine's links where the profile has them (link_model.h), else of
+// the GPU's (communication_cost.h). Times of isolated calls are taken where there are some. What
+// was measured as it is, is `measured`, all else `interpolated`.
+// docs/design/0011-network-profile.md has the reasons.
 //
 // How busy a communication keeps its links follows from the curve as well: bytes x slope / time is
-// the share of the busiest link, and other links' are to it as what they carry and how fast they
-// are (docs/design/0014-contention.md).
+// the share of the busiest link, and other links' are to it as in the link model
+// (docs/design/0014-contention.md).
 //
 // Immutable; thread-safe.
 //
@@ -29,6 +31,7 @@
 
 #include "src/engine/communication_cost.h"
 #include "src/engine/engine.h"
+#include "src/engine/link_model.h"
 #include "src/engine/network_profile.h"
 
 namespace prism::engine {
@@ -65,17 +68,20 @@ class NetworkTable {
   };
   struct Value {
     double ns;
-    bool measured;  // as it is
+    double ns_per_byte;  // of the regime that the size is in
+    bool measured;       // as it is
   };
   static Value At(const Curve& curve, double bytes);
-  /// Nanoseconds that a byte more would take, of the regime that `bytes` are in.
-  static double SlopeAt(const Curve& curve, double bytes);
-  void AddShares(trace::CommOp op, const Curve& curve, double bytes, NetworkTime* time) const;
+  /// What the curves of messages say of ports and NICs; nothing where there are none.
+  std::optional<LinkModel> MeasuredLinks() const;
+  /// For a group of another kind than the curve's.
+  double Scaled(const Gpu& gpu, trace::CommOp op, const Curve& curve, uint64_t bytes,
+                const Placement& at) const;
   const std::vector<Curve>* CurvesOf(trace::CommOp op, uint32_t nccl_type, bool* same_type) const;
 
   NetworkProfile profile_;
   bool isolated_ = false;
-  double port_ns_per_byte_ = 0, nic_ns_per_byte_ = 0;  // of one message; 0: not known
+  std::optional<LinkModel> links_;
   /// By operation, and type of reductions (0 otherwise); ascending in ranks.
   std::map<std::pair<trace::CommOp, uint32_t>, std::vector<Curve>> curves_;
 };

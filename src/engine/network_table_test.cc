@@ -362,6 +362,48 @@ TEST(NetworkTableTest, SharesOfLinksFollowFromTheCurves) {
   }
 }
 
+// The same machine with latencies: a base of 6 us, 0.7 us a step by ports, 4 us by NICs, five times
+// as much with the dense protocol. Groups of many nodes are told from one of two nodes.
+TEST(NetworkTableTest, OtherGroupsFollowFromTheMachinesOwnLinks) {
+  constexpr double kBase = 6000, kPortStep = 700, kNicStep = 4000, kPort = 0.01, kNic = 0.04;
+  const auto least = [](double steps_ns, double bytes_ns) {
+    return kBase + std::min(steps_ns + 2 * bytes_ns, 5 * steps_ns + bytes_ns);
+  };
+  NetworkProfile profile;
+  const auto add = [&](CommOp op, const Placement& at, double steps_ns, double ns_per_byte) {
+    for (uint64_t bytes = 64; bytes <= 256 * kMiB; bytes *= 2) {
+      const std::optional<uint32_t> type =
+          IsReduction(op) ? std::optional<uint32_t>(kBf16) : std::nullopt;
+      profile.entries.push_back(
+          Entry(op, type, at, bytes, least(steps_ns, static_cast<double>(bytes) * ns_per_byte)));
+      profile.entries.back().rails = at.rails;
+    }
+  };
+  const Placement two{4, 2, 2, 2}, many{32, 16, 2, 2}, few_nics{32, 16, 2, 1};
+  add(CommOp::kSend, OnNode(2), kPortStep, kPort);
+  add(CommOp::kSend, {2, 2, 1, 1}, kNicStep, kNic);
+  add(CommOp::kAllGather, two, 2 * kPortStep + kNicStep, 3 * kNic / 2);
+  // Over two nodes by trees: a step in the node and one between, there and back; all bytes once.
+  add(CommOp::kAllReduce, two, 2 * (kPortStep + kNicStep), kNic / 2);
+  profile.links = NetworkLinks{kBase, {0, 1}};
+  const NetworkTable table(profile);
+  for (const Placement& at : {many, few_nics}) {
+    for (uint64_t bytes = kKiB; bytes <= 64 * kMiB; bytes *= 4) {
+      const double b = static_cast<double>(bytes), nics = at.rails;
+      const auto close = [&](CommOp op, double ns) {
+        EXPECT_NEAR(Ns(table.TimeOf(H200(), op, kBf16, bytes, at)) / ns, 1, 1e-3)
+            << at.rails << " " << bytes;
+      };
+      // A ring of 32: 16 steps in nodes, 15 between them, 31 parts by as many NICs as there are.
+      close(CommOp::kAllGather, least(16 * kPortStep + 15 * kNicStep, 31 * b * kNic / nics));
+      const double ring =
+          least(2 * (16 * kPortStep + 15 * kNicStep), 2 * 31.0 / 32 * b * kNic / nics);
+      const double tree = least(2 * (kPortStep + 4 * kNicStep), 2 * b * kNic / nics);
+      close(CommOp::kAllReduce, std::min(ring, tree));
+    }
+  }
+}
+
 // Two nodes of two GPUs that share a NIC.
 TEST_F(NetworkDurationsTest, MembersAddTheirLinksOnceAndSendersThoseOfTheirMessages) {
   NetworkProfile profile = Curves({{CommOp::kAllReduce, {4, 2, 2}, 30'000, 0.1},

@@ -44,32 +44,55 @@ absl::StatusOr<uint32_t> RankIndex(const WhatIf& what_if, const Graph& graph) {
                   absl::StrCat("the job has ranks ", graph::RankList(ranks)));
 }
 
-void Multiply(std::vector<double>* scales, size_t size, size_t at, double factor) {
-  scales->resize(size, 1);
-  (*scales)[at] *= factor;
+/// Multiplies what kernels that `matches` take in the spans of a rank; returns whether there is
+/// one.
+template <typename Matches>
+bool ScaleKernels(const Graph& graph, uint32_t rank, const CostModel& model, double factor,
+                  const Matches& matches, Durations* durations) {
+  const graph::Program& program = graph.program_of(graph.ranks[rank]);
+  durations->span_scale.resize(graph.ranks.size());
+  std::vector<double>& scales = durations->span_scale[rank];
+  scales.resize(program.spans.size(), 1);
+  bool found = false;
+  for (size_t i = 0; i < program.spans.size(); ++i) {
+    // The span's time is one; the model says which part of it these kernels have.
+    double all = 0, changed = 0;
+    for (const uint32_t k : program.spans[i].kernels) {
+      const auto ns = static_cast<double>(model.TimeOf(program.kernels[k]).ns);
+      all += ns;
+      if (matches(program.kernels[k])) changed += ns;
+    }
+    if (changed == 0) continue;
+    found = true;
+    scales[i] *= 1 + changed / all * (factor - 1);
+  }
+  return found;
+}
+
+absl::Status ApplyToRank(const WhatIf& what_if, const Graph& graph, const CostModel& model,
+                         Durations* durations) {
+  PRISM_ASSIGN_OR_RETURN(const uint32_t rank, RankIndex(what_if, graph));
+  if (what_if.kind == WhatIf::Kind::kHost) {
+    durations->host_time_scale.resize(graph.ranks.size(), 1);
+    durations->host_time_scale[rank] *= what_if.factor;
+    return absl::OkStatus();
+  }
+  const auto is_kernel = [](const graph::Kernel& kernel) {
+    // Copies and sets are no slower on a slow GPU.
+    return kernel.kind == trace::KernelKind::kKernel || kernel.kind == trace::KernelKind::kGraph;
+  };
+  ScaleKernels(graph, rank, model, what_if.factor, is_kernel, durations);
+  return absl::OkStatus();
 }
 
 absl::Status ApplyToKernels(const WhatIf& what_if, const Graph& graph, const CostModel& model,
                             Durations* durations) {
+  const auto is_named = [&](const graph::Kernel& kernel) {
+    return kernel.name.find(what_if.kernel) != std::string::npos;
+  };
   bool found = false;
-  durations->span_scale.resize(graph.programs.size());
-  for (size_t p = 0; p < graph.programs.size(); ++p) {
-    const graph::Program& program = graph.programs[p];
-    std::vector<double>& scales = durations->span_scale[p];
-    scales.resize(program.spans.size(), 1);
-    for (size_t i = 0; i < program.spans.size(); ++i) {
-      // The span's time is one; the model says which part of it these kernels have.
-      double all = 0, changed = 0;
-      for (const uint32_t k : program.spans[i].kernels) {
-        const auto ns = static_cast<double>(model.TimeOf(program.kernels[k]).ns);
-        all += ns;
-        if (program.kernels[k].name.find(what_if.kernel) != std::string::npos) changed += ns;
-      }
-      if (changed == 0) continue;
-      found = true;
-      scales[i] *= 1 + changed / all * (what_if.factor - 1);
-    }
-  }
+  for (uint32_t rank = 0; rank < graph.ranks.size(); ++rank)
+    found |= ScaleKernels(graph, rank, model, what_if.factor, is_named, durations);
   if (found) return absl::OkStatus();
   return WithHint(
       absl::InvalidArgumentError(absl::StrCat("no kernel has '", what_if.kernel, "' in its name")),
@@ -210,13 +233,8 @@ absl::Status Apply(const WhatIf& what_if, const Graph& graph, const CostModel& m
                    Durations* durations) {
   switch (what_if.kind) {
     case WhatIf::Kind::kRank:
-    case WhatIf::Kind::kHost: {
-      PRISM_ASSIGN_OR_RETURN(const uint32_t rank, RankIndex(what_if, graph));
-      Multiply(what_if.kind == WhatIf::Kind::kRank ? &durations->rank_span_scale
-                                                   : &durations->rank_host_scale,
-               graph.ranks.size(), rank, what_if.factor);
-      return absl::OkStatus();
-    }
+    case WhatIf::Kind::kHost:
+      return ApplyToRank(what_if, graph, model, durations);
     case WhatIf::Kind::kKernel:
       return ApplyToKernels(what_if, graph, model, durations);
     case WhatIf::Kind::kCommunicator:

@@ -22,7 +22,7 @@ def step_times(output):
 
 
 def true_run(prism, trainer, links, *options):
-    """On two nodes where `links` are given."""
+    """On two nodes where `links` are given (a file)."""
     hostcuda = prism.path.parents[1] / "hostcuda/bin/hostcuda"
     cluster, place = (["--links", links], ["--gpus-per-node", str(RANKS // 2)]) if links else ([], [])
     run = subprocess.run([hostcuda, "run", "--clock", "virtual", *cluster, "--", trainer, "--launch", str(RANKS), *place, *JOB, *options],
@@ -34,6 +34,17 @@ def true_run(prism, trainer, links, *options):
 # Two nodes of two GPUs that share a NIC, which is slow: groups over the nodes reduce while the experts' messages cross. Sizes are
 # measured closely, for on these links a time between two sizes is not on a straight line where the protocol changes.
 SHARED = {"schema": 1, "gpus_per_node": 2, "port": {"bytes_per_s": 1.5e11}, "rail": {"nics_per_node": 1, "bytes_per_s": 2.4e10}}
+SLOWER = 1.3
+WHAT_IF_BAR = 0.0001
+
+
+def check_what_if(prism, job, profile, truth, what_if):
+    """A changed job is predicted from the one that was calibrated, not from itself."""
+    simulated = prism("simulate", job, "--network", profile, "--what-if", what_if, "--json", "--timeline", "none")
+    assert simulated.code == 0, simulated.err
+    periods = [step["ns"] - EVENT_NS for step in json.loads(simulated.out)["steps"]]
+    print(what_if, periods, truth)
+    assert periods[1:] == pytest.approx(truth[1:], rel=WHAT_IF_BAR)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +75,14 @@ def test_ranks_that_run_alone_predict_the_job(prism, trainer, tmp_path, options,
     periods = [step["ns"] for step in json.loads(simulated.out)["steps"]]
     assert len(periods) == len(truth)
     assert [period - EVENT_NS for period in periods[1:]] == truth[1:]
+
+    if not options:
+        straggler = true_run(prism, trainer, file, "--straggler", f"3:{SLOWER}")
+        check_what_if(prism, prism.job, profile, straggler, f"rank:3={SLOWER}")
+        if links:
+            file.write_text(json.dumps(links | {"slow": [{"node": 1, "rail": 0, "factor": 0.5}]}))
+            check_what_if(prism, prism.job, profile, true_run(prism, trainer, file), "nic:1.0=0.5")
+            file.write_text(json.dumps(links))
 
     emulated = prism("emulate", prism.job, "--clock", "virtual", "--network", profile, "--rank", 0, "--job", tmp_path / "emulated")
     assert emulated.code == 0, emulated.err

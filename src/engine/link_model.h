@@ -1,0 +1,44 @@
+// Link model: what NCCL's algorithms do to links of a machine whose latencies and bandwidths were
+// measured, one message at a time. It carries a measured time over to another group, and says how
+// busy a communication keeps each link.
+//
+// Steps and bytes are those of NCCL's tuning model (rings; trees for all-reduces over several
+// nodes); a protocol is a latency a step and a time a byte on each kind of link. The quickest of
+// all is taken.
+//
+// A value; thread-safe.
+//
+//   LinkModel model{base_ns, {{.port_step_ns = 700, .port_ns_per_byte = 0.004}}};
+//   LinkModel::Estimate e = model.Of(CommOp::kAllReduce, 1 << 20, placement);
+#ifndef PRISM_ENGINE_LINK_MODEL_H_
+#define PRISM_ENGINE_LINK_MODEL_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "src/engine/communication_cost.h"
+
+namespace prism::engine {
+
+struct LinkModel {
+  struct Protocol {
+    double port_step_ns = 0, nic_step_ns = 0;
+    double port_ns_per_byte = 0, nic_ns_per_byte = 0;
+  };
+  struct Estimate {
+    double ns;
+    /// Nanoseconds that each member's port (in each direction) and each NIC are busy meanwhile.
+    double port_ns, nic_ns;
+    double busiest_ns() const { return std::max(port_ns, nic_ns); }
+  };
+
+  double base_ns = 0;
+  std::vector<Protocol> protocols;  // at least one
+
+  /// `bytes` as in CollectiveNs; kSend and kRecv: one message.
+  Estimate Of(trace::CommOp op, double bytes, const Placement& at) const;
+};
+
+}  // namespace prism::engine
+
+#endif  // PRISM_ENGINE_LINK_MODEL_H_
