@@ -1,0 +1,569 @@
+#include "src/report/waits.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "fmt/format.h"
+#include "src/base/status.h"
+#include "src/engine/cost_model.h"
+
+namespace prism::report {
+namespace {
+
+using engine::Interval;
+using graph::Graph;
+using graph::kNone;
+using graph::OpKind;
+
+// A rank is waited for if who waits longest spends this share of the step on it.
+constexpr double kStragglerShare = 0.02;
+// Ranks do the same work if they run this share of their kernels in common: results are printed and
+// copied by some of them only.
+constexpr double kSameWork = 0.9;
+// The timelines of all ranks take about 100 bytes an operation.
+constexpr uint64_t kMaxOps = 20'000'000;
+
+enum Activity { kCompute, kTransfer, kWaiting, kIdle, kActivities };
+
+// What a rank does at any time, as sums since the beginning.
+class Activities {
+ public:
+  // `intervals` of the rank's streams.
+  Activities(const Graph& graph, const std::vector<const Interval*>& intervals) {
+    struct Edge {
+      int64_t at;
+      Activity what;
+      int change;
+    };
+    std::vector<Edge> edges;
+    const auto add = [&](int64_t from, int64_t to, Activity what) {
+      if (from >= to) return;
+      edges.push_back({from, what, 1});
+      edges.push_back({to, what, -1});
+    };
+    for (const Interval* i : intervals) {
+      const graph::Program& program = graph.program_of(graph.ranks[i->rank]);
+      const OpKind kind = program.sequences[i->sequence].ops[i->op].kind;
+      if (kind == OpKind::kSpan) {
+        add(i->start_ns, i->end_ns, kCompute);
+      } else if (kind == OpKind::kComm) {
+        add(i->start_ns, i->met_ns, kWaiting);
+        add(i->met_ns, i->end_ns, kTransfer);
+      }
+    }
+    std::sort(edges.begin(), edges.end(), [](const Edge& x, const Edge& y) { return x.at < y.at; });
+    std::array<int, kActivities> running = {};
+    points_.push_back({0, {}});
+    for (const Edge& edge : edges) {
+      Point next = points_.back();
+      next.sums[Current(running)] += edge.at - next.at;
+      next.at = edge.at;
+      if (next.at == points_.back().at) {
+        points_.back() = next;
+      } else {
+        points_.push_back(next);
+      }
+      running[edge.what] += edge.change;
+    }
+  }
+
+  std::array<int64_t, kActivities> Between(int64_t from, int64_t to) const {
+    std::array<int64_t, kActivities> sums = SumsAt(to);
+    const std::array<int64_t, kActivities> before = SumsAt(from);
+    for (size_t a = 0; a < kActivities; ++a) sums[a] -= before[a];
+    return sums;
+  }
+
+ private:
+  struct Point {
+    int64_t at;
+    std::array<int64_t, kActivities> sums;
+  };
+  static Activity Current(const std::array<int, kActivities>& running) {
+    for (const Activity a : {kCompute, kTransfer, kWaiting}) {
+      if (running[a] > 0) return a;
+    }
+    return kIdle;
+  }
+  std::array<int64_t, kActivities> SumsAt(int64_t at) const {
+    const auto after = std::upper_bound(points_.begin(), points_.end(), at,
+                                        [](int64_t t, const Point& p) { return t < p.at; });
+    if (after == points_.begin()) return {};
+    const Point& before = *std::prev(after);
+    std::array<int64_t, kActivities> sums = before.sums;
+    if (after == points_.end()) {
+      sums[kIdle] += at - before.at;
+      return sums;
+    }
+    // Between two points one thing is done.
+    for (size_t a = 0; a < kActivities; ++a) {
+      if (after->sums[a] != before.sums[a]) sums[a] += at - before.at;
+    }
+    return sums;
+  }
+  std::vector<Point> points_;
+};
+
+struct Visit {
+  uint32_t rank;  // index in Graph::ranks
+  const Interval* interval;
+};
+
+// One communication of all its participants.
+struct Meeting {
+  uint32_t comm;
+  std::vector<Visit> visits;
+};
+
+const graph::Call& CallOf(const Graph& graph, const Visit& visit) {
+  const graph::Program& program = graph.program_of(graph.ranks[visit.rank]);
+  return program.calls[program.sequences[visit.interval->sequence].ops[visit.interval->op].a];
+}
+
+std::string SiteOf(const Graph& graph, const Visit& visit) {
+  const graph::Program& program = graph.program_of(graph.ranks[visit.rank]);
+  const uint32_t site = CallOf(graph, visit).call_site;
+  return site < program.strings.size() ? program.strings[site] : std::string();
+}
+
+const Visit* VisitOf(const Meeting& meeting, uint32_t rank) {
+  const auto found = std::find_if(meeting.visits.begin(), meeting.visits.end(),
+                                  [rank](const Visit& v) { return v.rank == rank; });
+  return found == meeting.visits.end() ? nullptr : &*found;
+}
+
+class Analysis {
+ public:
+  Analysis(const Graph& graph, const engine::Outcome& outcome) : graph_(graph) {
+    std::vector<std::vector<const Interval*>> of_rank(graph.ranks.size());
+    for (const Interval& i : outcome.timeline) {
+      const graph::Program& program = graph.program_of(graph.ranks[i.rank]);
+      if (program.sequences[i.sequence].kind == trace::SequenceKind::kStream)
+        of_rank[i.rank].push_back(&i);
+    }
+    for (const auto& intervals : of_rank) activities_.emplace_back(graph, intervals);
+    CollectMeetings(of_rank);
+    CollectWork(of_rank);
+  }
+
+  // Adds what is waited for in [begins[rank], ends[rank]), and returns for each rank how long it
+  // was waited for there, for reasons of its own.
+  std::vector<std::array<int64_t, kCauses>> AddStep(const std::vector<int64_t>& begins,
+                                                    const std::vector<int64_t>& ends) {
+    std::vector<std::array<int64_t, kCauses>> blamed(graph_.ranks.size());
+    for (size_t m = 0; m < meetings_.size(); ++m) {
+      const Meeting& meeting = meetings_[m];
+      const auto by_start = [](const Visit& x, const Visit& y) {
+        return x.interval->start_ns < y.interval->start_ns;
+      };
+      const Visit& last = *std::max_element(meeting.visits.begin(), meeting.visits.end(), by_start);
+      if (last.interval->start_ns < begins[last.rank] || last.interval->start_ns >= ends[last.rank])
+        continue;
+      std::vector<const Visit*> waiting;
+      for (const Visit& visit : meeting.visits) {
+        if (visit.interval->met_ns >= last.interval->start_ns &&
+            visit.interval->start_ns < last.interval->start_ns && WaitsMost(visit, last)) {
+          waiting.push_back(&visit);
+        }
+      }
+      if (waiting.empty()) continue;
+      const Visit& first =
+          **std::min_element(waiting.begin(), waiting.end(),
+                             [&](const Visit* x, const Visit* y) { return by_start(*x, *y); });
+      const int64_t wait_ns = last.interval->start_ns - first.interval->start_ns;
+      const std::array<int64_t, kCauses> causes = Causes(m, last, first, wait_ns);
+      WaitRow& row = RowOf(meeting, last);
+      ++row.calls;
+      row.wait_ns += wait_ns;
+      for (const Visit* visit : waiting) row.waiting.push_back(graph_.ranks[visit->rank].rank);
+      if (row.waiting_call_site.empty()) row.waiting_call_site = SiteOf(graph_, first);
+      for (size_t c = 0; c < kCauses; ++c) {
+        row.by_cause_ns[c] += causes[c];
+        blamed[last.rank][c] += causes[c];
+      }
+    }
+    return blamed;
+  }
+
+  std::vector<WaitRow> TakeRows() {
+    std::vector<WaitRow> rows;
+    for (auto& [key, row] : rows_) {
+      std::sort(row.waiting.begin(), row.waiting.end());
+      row.waiting.erase(std::unique(row.waiting.begin(), row.waiting.end()), row.waiting.end());
+      rows.push_back(std::move(row));
+    }
+    std::stable_sort(rows.begin(), rows.end(),
+                     [](const WaitRow& x, const WaitRow& y) { return x.wait_ns > y.wait_ns; });
+    return rows;
+  }
+
+  // How much longer a rank's kernels take than the same on its peers.
+  double Slower(uint32_t rank) const {
+    std::vector<int64_t> times;
+    for (const uint32_t peer : peers_[rank]) times.push_back(span_ns_[peer]);
+    if (times.empty()) return 1;
+    std::sort(times.begin(), times.end());
+    const int64_t median = times[times.size() / 2];
+    return median == 0 ? 1 : static_cast<double>(span_ns_[rank]) / static_cast<double>(median);
+  }
+  std::vector<uint32_t> Peers(uint32_t rank) const {
+    std::vector<uint32_t> ranks;
+    for (const uint32_t peer : peers_[rank]) ranks.push_back(graph_.ranks[peer].rank);
+    return ranks;
+  }
+
+ private:
+  void CollectMeetings(const std::vector<std::vector<const Interval*>>& of_rank) {
+    std::map<std::tuple<uint32_t, uint32_t, uint32_t>, Meeting> meetings;
+    for (uint32_t r = 0; r < of_rank.size(); ++r) {
+      const graph::Rank& rank = graph_.ranks[r];
+      const graph::Program& program = graph_.program_of(rank);
+      for (const Interval* i : of_rank[r]) {
+        const graph::Op& op = program.sequences[i->sequence].ops[i->op];
+        if (op.kind != OpKind::kComm) continue;
+        const uint32_t comm = rank.comm[program.calls[op.a].participant];
+        Meeting& meeting = meetings[{comm, rank.channel[op.a], op.b}];
+        meeting.comm = comm;
+        meeting.visits.push_back({r, i});
+      }
+    }
+    for (auto& [key, meeting] : meetings) {
+      for (const Visit& visit : meeting.visits) {
+        groups_[{visit.rank, visit.interval->sequence, visit.interval->start_ns}].push_back(
+            meetings_.size());
+        meetings_of_[{visit.rank, meeting.comm}].push_back(meetings_.size());
+      }
+      meetings_.push_back(std::move(meeting));
+    }
+    for (auto& [key, of] : meetings_of_) {
+      std::sort(of.begin(), of.end(), [&, rank = key.first](size_t x, size_t y) {
+        return VisitOf(meetings_[x], rank)->interval->end_ns <
+               VisitOf(meetings_[y], rank)->interval->end_ns;
+      });
+    }
+  }
+
+  // Who runs the same kernels, how often whatever their order.
+  void CollectWork(const std::vector<std::vector<const Interval*>>& of_rank) {
+    using Kernel = std::tuple<std::string_view, uint32_t, uint32_t, uint32_t, uint32_t, uint64_t>;
+    std::vector<std::map<Kernel, int64_t>> counts(of_rank.size());
+    span_ns_.assign(of_rank.size(), 0);
+    for (uint32_t r = 0; r < of_rank.size(); ++r) {
+      const graph::Program& program = graph_.program_of(graph_.ranks[r]);
+      for (const Interval* i : of_rank[r]) {
+        const graph::Op& op = program.sequences[i->sequence].ops[i->op];
+        if (op.kind != OpKind::kSpan) continue;
+        span_ns_[r] += i->end_ns - i->start_ns;
+        for (const uint32_t id : program.spans[op.a].kernels) {
+          const graph::Kernel& k = program.kernels[id];
+          ++counts[r][{k.name, k.grid[0], k.grid[1], k.grid[2], k.block[0], k.bytes}];
+        }
+      }
+    }
+    peers_.resize(of_rank.size());
+    for (uint32_t x = 0; x < counts.size(); ++x) {
+      for (uint32_t y = 0; y < counts.size(); ++y) {
+        if (x == y) continue;
+        int64_t common = 0, all = 0;
+        for (const auto& [kernel, count] : counts[x]) {
+          const auto other = counts[y].find(kernel);
+          common += other == counts[y].end() ? 0 : std::min(count, other->second);
+          all += count;
+        }
+        for (const auto& [kernel, count] : counts[y]) all += count;
+        all -= common;
+        if (static_cast<double>(common) >= kSameWork * static_cast<double>(all))
+          peers_[x].push_back(y);
+      }
+    }
+  }
+
+  // Of a group of messages that wait for several, the wait counts where it is longest.
+  bool WaitsMost(const Visit& visit, const Visit& last) const {
+    const auto& group =
+        groups_.at({visit.rank, visit.interval->sequence, visit.interval->start_ns});
+    return std::all_of(group.begin(), group.end(), [&](size_t m) {
+      return std::all_of(
+          meetings_[m].visits.begin(), meetings_[m].visits.end(), [&](const Visit& other) {
+            return other.interval->start_ns < last.interval->start_ns ||
+                   (other.interval->start_ns == last.interval->start_ns && other.rank >= last.rank);
+          });
+    });
+  }
+
+  // When two ranks last left a communication that both were in, before meeting `m`.
+  std::pair<int64_t, int64_t> LeftLast(size_t m, const Visit& late, const Visit& early) const {
+    std::pair<int64_t, int64_t> left = {0, 0};
+    for (const uint32_t comm : graph_.ranks[late.rank].comm) {
+      const auto of_late = meetings_of_.find({late.rank, comm});
+      if (of_late == meetings_of_.end() || meetings_of_.count({early.rank, comm}) == 0) continue;
+      const std::vector<size_t>& of = of_late->second;
+      auto at = std::partition_point(of.begin(), of.end(), [&](size_t other) {
+        return VisitOf(meetings_[other], late.rank)->interval->end_ns <= late.interval->start_ns;
+      });
+      while (at != of.begin()) {
+        const Meeting& other = meetings_[*--at];
+        const Visit* both = VisitOf(other, early.rank);
+        if (*at == m || both == nullptr || both->interval->end_ns > early.interval->start_ns)
+          continue;
+        const int64_t end = VisitOf(other, late.rank)->interval->end_ns;
+        if (end > left.first) left = {end, both->interval->end_ns};
+        break;
+      }
+    }
+    return left;
+  }
+
+  std::array<int64_t, kCauses> Causes(size_t m, const Visit& late, const Visit& early,
+                                      int64_t wait_ns) const {
+    const auto [late_from, early_from] = LeftLast(m, late, early);
+    const auto mine = activities_[late.rank].Between(late_from, late.interval->start_ns);
+    const auto other = activities_[early.rank].Between(early_from, early.interval->start_ns);
+    std::array<int64_t, kCauses> more = {};
+    const auto add = [&](Cause cause, int64_t ns) {
+      more[static_cast<size_t>(cause)] += std::max<int64_t>(0, ns);
+    };
+    const auto& peers = peers_[late.rank];
+    const bool same_work = std::find(peers.begin(), peers.end(), early.rank) != peers.end() ||
+                           Slower(late.rank) > 1 + kStragglerShare;
+    add(same_work ? Cause::kSlower : Cause::kWork, mine[kCompute] - other[kCompute]);
+    add(Cause::kHost, mine[kIdle] - other[kIdle]);
+    add(Cause::kPassedOn, mine[kWaiting] - other[kWaiting]);
+    add(Cause::kPassedOn, mine[kTransfer] - other[kTransfer] + late_from - early_from);
+    double sum = 0;
+    for (const int64_t ns : more) sum += static_cast<double>(ns);
+    std::array<int64_t, kCauses> causes = {};
+    for (size_t c = 0; c < kCauses && sum > 0; ++c)
+      causes[c] =
+          static_cast<int64_t>(static_cast<double>(wait_ns) * static_cast<double>(more[c]) / sum);
+    return causes;
+  }
+
+  WaitRow& RowOf(const Meeting& meeting, const Visit& late) {
+    const graph::Call& call = CallOf(graph_, late);
+    const std::string site = SiteOf(graph_, late);
+    const uint32_t number = graph_.communicators[meeting.comm].number;
+    const auto [row, is_new] =
+        rows_.try_emplace({late.rank, number, static_cast<uint32_t>(call.op), site});
+    const graph::Program& program = graph_.program_of(graph_.ranks[late.rank]);
+    const uint64_t n =
+        program.sequences[late.interval->sequence].ops[late.interval->op].b + uint64_t{1};
+    if (is_new) {
+      row->second.late = graph_.ranks[late.rank].rank;
+      row->second.comm = number;
+      row->second.operation = std::string(graph::CommOpName(call.op));
+      row->second.call_site = site;
+      row->second.first_call = n;
+    }
+    row->second.first_call = std::min(row->second.first_call, n);
+    return row->second;
+  }
+
+  const Graph& graph_;
+  std::vector<Activities> activities_;        // of each rank
+  std::vector<int64_t> span_ns_;              // of each rank
+  std::vector<std::vector<uint32_t>> peers_;  // of each rank: that do the same work
+  std::vector<Meeting> meetings_;
+  std::map<std::tuple<uint32_t, uint32_t, int64_t>, std::vector<size_t>> groups_;
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<size_t>> meetings_of_;  // (rank, comm)
+  std::map<std::tuple<uint32_t, uint32_t, uint32_t, std::string>, WaitRow> rows_;
+};
+
+bool HasMeasuredSpans(const Graph& graph) {
+  for (const graph::Rank& rank : graph.ranks) {
+    const graph::Program& program = graph.program_of(rank);
+    for (size_t s = 0; s < rank.measured_ns.size(); ++s) {
+      const auto& ops = program.sequences[s].ops;
+      for (size_t i = 0; i < std::min(ops.size(), rank.measured_ns[s].size()); ++i) {
+        if (ops[i].kind == OpKind::kSpan && rank.measured_ns[s][i] >= 0) return true;
+      }
+    }
+  }
+  return false;
+}
+
+std::string Milliseconds(double ns) { return fmt::format("{:.3g} ms", ns / 1e6); }
+
+std::string Name(const std::vector<uint32_t>& ranks) {
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", graph::RankList(ranks));
+}
+
+}  // namespace
+
+std::string_view CauseName(Cause cause) {
+  constexpr std::string_view kNames[kCauses] = {"host", "slower", "work", "passed on"};
+  return kNames[static_cast<size_t>(cause)];
+}
+
+absl::StatusOr<Waits> AnalyzeWaits(Graph* graph, const PredictOptions& options) {
+  Waits waits;
+  if (graph->ranks.size() < 2) {
+    waits.unknown_because = "the job has one rank";
+    return waits;
+  }
+  if (!HasMeasuredSpans(*graph)) {
+    waits.unknown_because = "the job's kernels have no times: record or calibrate it";
+    return waits;
+  }
+  if (graph->ops > kMaxOps) {
+    waits.unknown_because =
+        fmt::format("the job has {} operations, {} is the most", graph->ops, kMaxOps);
+    return waits;
+  }
+  const absl::StatusOr<graph::Steps> steps = graph::DetectSteps(graph, options.step);
+  engine::Options o;
+  o.timeline.assign(graph->ranks.size(), 1);
+  if (steps.ok()) o.probes = &steps->ends;
+  const engine::CostModel model(options.target, options.network);
+  PRISM_ASSIGN_OR_RETURN(const engine::Outcome outcome,
+                         engine::Evaluate(*graph, model.DurationsOf(*graph), o));
+  Analysis analysis(*graph, outcome);
+
+  // The first step is the program's warm-up where there are others.
+  std::vector<size_t> chosen;
+  for (size_t k = 0; steps.ok() && k < steps->count(); ++k) {
+    if (steps->classes[k] == graph::Steps::kTraining) chosen.push_back(k);
+  }
+  if (chosen.size() > 1) chosen.erase(chosen.begin());
+  waits.steps = chosen.size();
+  if (chosen.empty()) chosen.push_back(0);
+  std::vector<int64_t> lengths;
+  std::vector<std::array<int64_t, kCauses>> blamed(graph->ranks.size());
+  std::vector<size_t> late_steps(graph->ranks.size(), 0);
+  for (const size_t k : chosen) {
+    std::vector<int64_t> begins, ends;
+    int64_t begin = 0, end = 0;
+    for (const engine::RankOutcome& rank : outcome.ranks) {
+      const bool has = waits.steps > 0 && rank.probes.size() > k + 1;
+      begins.push_back(has ? std::max<int64_t>(0, rank.probes[k]) : 0);
+      ends.push_back(has ? rank.probes[k + 1] : rank.finish_ns + 1);
+      begin = std::max(begin, begins.back());
+      end = std::max(end, ends.back());
+    }
+    lengths.push_back(end - begin);
+    const auto in_step = analysis.AddStep(begins, ends);
+    for (size_t r = 0; r < in_step.size(); ++r) {
+      int64_t own = 0;
+      for (size_t c = 0; c < kCauses; ++c) {
+        blamed[r][c] += in_step[r][c];
+        if (c != static_cast<size_t>(Cause::kPassedOn)) own += in_step[r][c];
+      }
+      late_steps[r] +=
+          static_cast<double>(own) > kStragglerShare * static_cast<double>(lengths.back()) ? 1 : 0;
+    }
+  }
+  std::nth_element(lengths.begin(),
+                   lengths.begin() + static_cast<std::ptrdiff_t>(lengths.size() / 2),
+                   lengths.end());
+  waits.step_ns = lengths[lengths.size() / 2];
+  waits.rows = analysis.TakeRows();
+
+  for (uint32_t r = 0; r < blamed.size(); ++r) {
+    // In more than half of the steps: what happens now and then has no rank.
+    if (late_steps[r] * 2 <= chosen.size()) continue;
+    Straggler straggler{graph->ranks[r].rank, Cause::kHost, 0, late_steps[r], 1, {}, 0};
+    for (const Cause cause : {Cause::kHost, Cause::kSlower, Cause::kWork}) {
+      const int64_t ns = blamed[r][static_cast<size_t>(cause)];
+      straggler.wait_ns += ns;
+      if (ns > blamed[r][static_cast<size_t>(straggler.cause)]) straggler.cause = cause;
+    }
+    straggler.wait_ns /= static_cast<int64_t>(chosen.size());
+    if (straggler.cause == Cause::kSlower) {
+      straggler.slower = analysis.Slower(r);
+      straggler.peers = analysis.Peers(r);
+    }
+    while (straggler.row < waits.rows.size() && waits.rows[straggler.row].late != straggler.rank)
+      ++straggler.row;
+    if (straggler.row < waits.rows.size()) waits.stragglers.push_back(std::move(straggler));
+  }
+  std::stable_sort(waits.stragglers.begin(), waits.stragglers.end(),
+                   [](const Straggler& x, const Straggler& y) { return x.wait_ns > y.wait_ns; });
+  return waits;
+}
+
+nlohmann::ordered_json Waits::Json() const {
+  nlohmann::ordered_json j;
+  if (!unknown_because.empty()) {
+    j["unknown_because"] = unknown_because;
+    return j;
+  }
+  j["steps"] = steps;
+  j["step_ns"] = step_ns;
+  j["stragglers"] = nlohmann::ordered_json::array();
+  for (const Straggler& s : stragglers) {
+    j["stragglers"].push_back({{"rank", s.rank},
+                               {"cause", CauseName(s.cause)},
+                               {"wait_ns_a_step", s.wait_ns},
+                               {"steps", s.steps},
+                               {"row", s.row}});
+    if (s.cause == Cause::kSlower) {
+      j["stragglers"].back()["slower"] = s.slower;
+      j["stragglers"].back()["than_ranks"] = s.peers;
+    }
+  }
+  j["rows"] = nlohmann::ordered_json::array();
+  for (const WaitRow& row : rows) {
+    j["rows"].push_back({{"late", row.late},
+                         {"waiting", row.waiting},
+                         {"communicator", row.comm},
+                         {"operation", row.operation},
+                         {"first_call", row.first_call},
+                         {"calls", row.calls},
+                         {"call_site", row.call_site},
+                         {"waiting_call_site", row.waiting_call_site},
+                         {"wait_ns", row.wait_ns}});
+    for (size_t c = 0; c < kCauses; ++c)
+      j["rows"].back()["by_cause_ns"][CauseName(static_cast<Cause>(c))] = row.by_cause_ns[c];
+  }
+  return j;
+}
+
+std::string Waits::Text(size_t most) const {
+  if (!unknown_because.empty()) return fmt::format("waits: not known: {}\n", unknown_because);
+  const double count = static_cast<double>(std::max<size_t>(steps, 1));
+  const char* each = steps == 0 ? "in the run" : "a step";
+  std::string out;
+  for (const Straggler& s : stragglers) {
+    const WaitRow& row = rows[s.row];
+    const std::string why =
+        s.cause == Cause::kHost ? "its streams wait for the host"
+        : s.cause == Cause::kWork
+            ? "it has more work than they"
+            : fmt::format("the same kernels take {:.2f} times what they take on {}", s.slower,
+                          Name(s.peers));
+    out += fmt::format(
+        "straggler: rank {}: others wait {} {} for it ({:.1f} % of the step{}): {}\n"
+        "  most in {} #{} of communicator {}{}: {} wait{}{}\n",
+        s.rank, Milliseconds(static_cast<double>(s.wait_ns)), each,
+        100 * static_cast<double>(s.wait_ns) / static_cast<double>(std::max<int64_t>(step_ns, 1)),
+        steps == 0 ? std::string() : fmt::format(", in {} of {} steps", s.steps, steps), why,
+        row.operation, row.first_call, row.comm,
+        row.call_site.empty() ? "" : " at " + row.call_site, Name(row.waiting),
+        row.waiting.size() == 1 ? "s" : "",
+        row.waiting_call_site.empty() ? "" : " at " + row.waiting_call_site);
+  }
+  size_t shown = 0;
+  for (const WaitRow& row : rows) {
+    if (static_cast<double>(row.wait_ns) / count < kStragglerShare * static_cast<double>(step_ns) ||
+        shown++ == most) {
+      break;
+    }
+    std::string causes;
+    for (size_t c = 0; c < kCauses; ++c) {
+      if (row.by_cause_ns[c] * 100 < row.wait_ns) continue;
+      causes += fmt::format("{}{} {}", causes.empty() ? "" : ", ", CauseName(static_cast<Cause>(c)),
+                            Milliseconds(static_cast<double>(row.by_cause_ns[c]) / count));
+    }
+    out += fmt::format(
+        "wait: {} for rank {}: {} {} in {} on communicator {} ({} calls from #{}){}{}\n",
+        Name(row.waiting), row.late, Milliseconds(static_cast<double>(row.wait_ns) / count), each,
+        row.operation, row.comm, row.calls, row.first_call, causes.empty() ? "" : ": " + causes,
+        row.call_site.empty() ? "" : "; at " + row.call_site);
+  }
+  return out;
+}
+
+}  // namespace prism::report
