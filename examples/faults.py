@@ -6,23 +6,23 @@
 Every rank fits a line by gradient descent; each step it takes rank 0's weights, averages its gradient with the others',
 its loss in a group of its own, and exchanges a halo with a partner. At --fault-step, rank --fault-rank makes the mistake:
 
-| --fault   | the rank                                                                                    |
-|-----------|---------------------------------------------------------------------------------------------|
-| count     | averages one element more than the others, as after a layer was added on one rank only      |
-| type      | averages in half precision, as with autocast on one rank only                               |
-| root      | broadcasts from itself, as when "rank 0" is taken from the node and not from the job        |
-| op        | gathers where the others average, as after a branch on a value that differs by rank         |
-| message   | sends one element more than its partner receives                                            |
-| missing   | skips the average but goes on, as with `if rank == 0:` around one                           |
-| absent    | waits for ever for its next batch, as when the data loader's worker has died                |
-| order     | averages loss and gradient in the other order, as when a set of names is walked             |
-| overlap   | the same in a program that averages both side by side: it may hang on a GPU, or may not     |
-| cycle     | sends first, as its partner does                                                            |
-| exit      | leaves quietly with code 0, as when its data ran out first                                  |
-| raise     | raises an exception                                                                         |
-| kill      | is killed, as by the kernel when memory runs out                                            |
-| straggler | spends 100 ms more on the host in every step from there on                                  |
-| imbalance | has many times the others' work in every step from there on, as with longer samples         |
+| --fault   | the rank                                                                                         |
+|-----------|--------------------------------------------------------------------------------------------------|
+| count     | averages one element more than the others, as after a layer was added on one rank only           |
+| type      | averages in half precision, as with autocast on one rank only                                    |
+| root      | broadcasts from itself, as when "rank 0" is taken from the node and not from the job             |
+| op        | gathers where the others average, as after a branch on a value that differs by rank              |
+| message   | sends one element more than its partner receives                                                 |
+| missing   | skips the average but goes on, as with `if rank == 0:` around one                                |
+| absent    | waits for ever for its next batch, as when the data loader's worker has died                     |
+| order     | averages loss and gradient in the other order, as when a set of names is walked                  |
+| overlap   | the same in a program that averages both side by side: it may hang on a GPU, or may not          |
+| cycle     | exchanges in its partner's order: both receive first, or both send                               |
+| exit      | leaves quietly with code 0, as when its data ran out first                                       |
+| raise     | raises an exception                                                                              |
+| kill      | is killed, as by the kernel when memory runs out                                                 |
+| straggler | records 300 events in every step from there on, as with a profiler that was left on              |
+| imbalance | has 400 times the others' samples in every step from there on                                    |
 
 On a GPU most of these hang until a timeout ten minutes later. examples/cpp/faults.cc is the same in C++.
 """
@@ -32,7 +32,6 @@ import os
 import queue
 import signal
 import sys
-import time
 
 import torch
 import torch.distributed as dist
@@ -126,12 +125,13 @@ def main() -> None:
         if fault:
             print(f"step {step}: rank {rank} makes the mistake: {fault}", flush=True)
         dist.broadcast(weight, src=rank if fault == "root" else 0)
-        if slow == "straggler":
-            time.sleep(0.1)
+        for _ in range(300 if slow == "straggler" else 0):
+            torch.cuda.Event().record()
         x = torch.randn(64, FEATURES, generator=generator).to(device)
-        for _ in range(40 if slow == "imbalance" else 1):
-            error = x @ weight - x.sum(1)
-            gradient = x.t() @ error / len(x)
+        if slow == "imbalance":
+            x = x.repeat(400, 1)
+        error = x @ weight - x.sum(1)
+        gradient = x.t() @ error / len(x)
         loss = error.square().mean()
         if options.fault == "overlap":
             gradient, loss = average_both(gradient, loss, metrics, loss_first=fault == "overlap")

@@ -14,7 +14,6 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
-#include <thread>
 
 #include "CLI/CLI.hpp"
 #include "examples/cpp/moe_trainer/processes.h"
@@ -23,7 +22,7 @@ namespace {
 
 constexpr size_t kFeatures = 1000;
 constexpr size_t kHalo = size_t{2} << 20;  // elements: more than NCCL's FIFOs hold
-constexpr auto kDelay = std::chrono::milliseconds(100);
+constexpr int kEvents = 300;
 
 void Check(cudaError_t error, const char* call) {
   if (error != cudaSuccess)
@@ -58,6 +57,7 @@ class Trainer {
     CHECK(ncclCommSplit(job_, pair, rank_, &pair_, nullptr));
     CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     CHECK(cudaStreamCreateWithFlags(&second_stream_, cudaStreamNonBlocking));
+    CHECK(cudaEventCreate(&event_));
     for (float** buffer : {&weight_, &gradient_, &sent_, &received_})
       CHECK(cudaMalloc(reinterpret_cast<void**>(buffer), (kHalo + 1) * sizeof(float)));
   }
@@ -72,7 +72,7 @@ class Trainer {
     const bool slow = faulty && step >= options_.fault_step;
     const int root = fault_ == "root" ? rank_ : 0;
     CHECK(ncclBroadcast(weight_, weight_, kFeatures, ncclFloat, root, job_, stream_));
-    if (slow && options_.fault == "straggler") std::this_thread::sleep_for(kDelay);
+    if (slow && options_.fault == "straggler") Profile();
     Compute(slow && options_.fault == "imbalance" ? 40 : 2);
     if (options_.fault == "overlap") {
       AverageBoth(fault_ == "overlap");
@@ -102,6 +102,10 @@ class Trainer {
   /// Who this rank exchanges with; -1: nobody, the last of an odd number.
   int partner() const { return (rank_ ^ 1) < world_ ? rank_ ^ 1 : -1; }
 
+  [[gnu::noinline]] void Profile() {
+    for (int i = 0; i < kEvents; ++i) CHECK(cudaEventRecord(event_, stream_));
+  }
+
   [[gnu::noinline]] void Compute(int passes) {
     for (int pass = 0; pass < passes; ++pass)
       CHECK(cudaMemcpyAsync(received_, sent_, kHalo * sizeof(float), cudaMemcpyDeviceToDevice,
@@ -125,6 +129,8 @@ class Trainer {
       return;
     }
     if (fault_ == "missing") return;
+    // It ends, or is stuck, with the steps before behind it.
+    CHECK(cudaStreamSynchronize(stream_));
     if (fault_ == "absent") {
       std::mutex mutex;
       std::unique_lock lock(mutex);
@@ -169,6 +175,7 @@ class Trainer {
   std::string fault_;  // of this rank in this step
   ncclComm_t job_ = nullptr, metrics_ = nullptr, pair_ = nullptr;
   cudaStream_t stream_ = nullptr, second_stream_ = nullptr;
+  cudaEvent_t event_ = nullptr;
   float *weight_ = nullptr, *gradient_ = nullptr, *sent_ = nullptr, *received_ = nullptr;
 };
 

@@ -354,6 +354,7 @@ class Analysis {
     if (is_new) {
       row->second.late = graph_.ranks[late.rank].rank;
       row->second.comm = number;
+      row->second.comm_ranks = graph_.communicators[meeting.comm].world_ranks;
       row->second.operation = std::string(graph::CommOpName(call.op));
       row->second.call_site = site;
       row->second.first_call = n;
@@ -464,16 +465,13 @@ absl::StatusOr<Waits> AnalyzeWaits(Graph* graph, const PredictOptions& options) 
   for (uint32_t r = 0; r < blamed.size(); ++r) {
     // In more than half of the steps: what happens now and then has no rank.
     if (late_steps[r] * 2 <= chosen.size()) continue;
-    Straggler straggler{graph->ranks[r].rank, Cause::kHost, 0, late_steps[r], 1, {}, 0};
+    Straggler straggler{graph->ranks[r].rank, Cause::kHost,      0, {}, late_steps[r],
+                        analysis.Slower(r),   analysis.Peers(r), 0};
     for (const Cause cause : {Cause::kHost, Cause::kSlower, Cause::kWork}) {
-      const int64_t ns = blamed[r][static_cast<size_t>(cause)];
-      straggler.wait_ns += ns;
-      if (ns > blamed[r][static_cast<size_t>(straggler.cause)]) straggler.cause = cause;
-    }
-    straggler.wait_ns /= static_cast<int64_t>(chosen.size());
-    if (straggler.cause == Cause::kSlower) {
-      straggler.slower = analysis.Slower(r);
-      straggler.peers = analysis.Peers(r);
+      const auto c = static_cast<size_t>(cause);
+      straggler.by_cause_ns[c] = blamed[r][c] / static_cast<int64_t>(chosen.size());
+      straggler.wait_ns += straggler.by_cause_ns[c];
+      if (blamed[r][c] > blamed[r][static_cast<size_t>(straggler.cause)]) straggler.cause = cause;
     }
     while (straggler.row < waits.rows.size() && waits.rows[straggler.row].late != straggler.rank)
       ++straggler.row;
@@ -499,8 +497,11 @@ nlohmann::ordered_json Waits::Json() const {
                                {"wait_ns_a_step", s.wait_ns},
                                {"steps", s.steps},
                                {"row", s.row}});
-    if (s.cause == Cause::kSlower) {
-      j["stragglers"].back()["slower"] = s.slower;
+    for (const Cause cause : {Cause::kHost, Cause::kSlower, Cause::kWork})
+      j["stragglers"].back()["by_cause_ns"][CauseName(cause)] =
+          s.by_cause_ns[static_cast<size_t>(cause)];
+    if (!s.peers.empty()) {
+      j["stragglers"].back()["kernels_slower"] = s.slower;
       j["stragglers"].back()["than_ranks"] = s.peers;
     }
   }
@@ -508,7 +509,7 @@ nlohmann::ordered_json Waits::Json() const {
   for (const WaitRow& row : rows) {
     j["rows"].push_back({{"late", row.late},
                          {"waiting", row.waiting},
-                         {"communicator", row.comm},
+                         {"communicator", {{"number", row.comm}, {"ranks", row.comm_ranks}}},
                          {"operation", row.operation},
                          {"first_call", row.first_call},
                          {"calls", row.calls},
@@ -528,19 +529,26 @@ std::string Waits::Text(size_t most) const {
   std::string out;
   for (const Straggler& s : stragglers) {
     const WaitRow& row = rows[s.row];
-    const std::string why =
-        s.cause == Cause::kHost ? "its streams wait for the host"
-        : s.cause == Cause::kWork
-            ? "it has more work than they"
-            : fmt::format("the same kernels take {:.2f} times what they take on {}", s.slower,
-                          Name(s.peers));
+    std::string why;
+    for (const Cause cause : {Cause::kHost, Cause::kSlower, Cause::kWork}) {
+      const int64_t ns = s.by_cause_ns[static_cast<size_t>(cause)];
+      if (ns * 10 < s.wait_ns) continue;
+      why += fmt::format("{}{} ({})", why.empty() ? "" : ", ",
+                         cause == Cause::kHost ? "its streams wait for the host"
+                         : cause == Cause::kWork
+                             ? "it has more work than they"
+                             : fmt::format("the same kernels take {:.2f} times what they take "
+                                           "on {}",
+                                           s.slower, Name(s.peers)),
+                         Milliseconds(static_cast<double>(ns)));
+    }
     out += fmt::format(
         "straggler: rank {}: others wait {} {} for it ({:.1f} % of the step{}): {}\n"
-        "  most in {} #{} of communicator {}{}: {} wait{}{}\n",
+        "  most in {} #{} of communicator {} ({}){}: {} wait{}{}\n",
         s.rank, Milliseconds(static_cast<double>(s.wait_ns)), each,
         100 * static_cast<double>(s.wait_ns) / static_cast<double>(std::max<int64_t>(step_ns, 1)),
         steps == 0 ? std::string() : fmt::format(", in {} of {} steps", s.steps, steps), why,
-        row.operation, row.first_call, row.comm,
+        row.operation, row.first_call, row.comm, Name(row.comm_ranks),
         row.call_site.empty() ? "" : " at " + row.call_site, Name(row.waiting),
         row.waiting.size() == 1 ? "s" : "",
         row.waiting_call_site.empty() ? "" : " at " + row.waiting_call_site);
@@ -558,10 +566,10 @@ std::string Waits::Text(size_t most) const {
                             Milliseconds(static_cast<double>(row.by_cause_ns[c]) / count));
     }
     out += fmt::format(
-        "wait: {} for rank {}: {} {} in {} on communicator {} ({} calls from #{}){}{}\n",
+        "wait: {} for rank {}: {} {} in {} on communicator {} ({}), {} calls from #{}{}{}\n",
         Name(row.waiting), row.late, Milliseconds(static_cast<double>(row.wait_ns) / count), each,
-        row.operation, row.comm, row.calls, row.first_call, causes.empty() ? "" : ": " + causes,
-        row.call_site.empty() ? "" : "; at " + row.call_site);
+        row.operation, row.comm, Name(row.comm_ranks), row.calls, row.first_call,
+        causes.empty() ? "" : ": " + causes, row.call_site.empty() ? "" : "; at " + row.call_site);
   }
   return out;
 }

@@ -37,9 +37,10 @@ std::string_view CauseName(Cause cause);
 
 /// Waiting for one rank at one place of the program, in the steps that are looked at.
 struct WaitRow {
-  uint32_t late;                  // world rank that comes last
-  std::vector<uint32_t> waiting;  // world ranks
-  uint32_t comm;                  // job-wide number
+  uint32_t late;                     // world rank that comes last
+  std::vector<uint32_t> waiting;     // world ranks
+  uint32_t comm;                     // job-wide number; a hash, of a recorded job's
+  std::vector<uint32_t> comm_ranks;  // world ranks
   std::string operation;
   std::string call_site;    // of the late rank's call
   uint64_t first_call = 0;  // number, from 1, of the first such call on the communicator (or
@@ -53,12 +54,13 @@ struct WaitRow {
 /// A rank that others wait for in most steps, for reasons of its own.
 struct Straggler {
   uint32_t rank;
-  Cause cause;                  // the largest of its own
-  int64_t wait_ns;              // a step, of own causes
-  size_t steps;                 // in which it was waited for
-  double slower = 1;            // kSlower: factor of its kernels' time over
-  std::vector<uint32_t> peers;  // these ranks', which run the same kernels
-  size_t row;                   // where most: index in Waits::rows
+  Cause cause;                               // the largest of its own
+  int64_t wait_ns;                           // a step, of own causes
+  std::array<int64_t, kCauses> by_cause_ns;  // a step
+  size_t steps;                              // in which it was waited for
+  double slower;                             // factor of its kernels' time over that of
+  std::vector<uint32_t> peers;               // these ranks, which run the same
+  size_t row;                                // where most: index in Waits::rows
 };
 
 struct Waits {
