@@ -1,6 +1,7 @@
 #include "src/report/waits.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <tuple>
@@ -20,17 +21,37 @@ using graph::OpKind;
 
 // A rank is waited for if who waits longest spends this share of the step on it.
 constexpr double kStragglerShare = 0.02;
-// Ranks do the same work if they run this share of their kernels in common: results are printed and
-// copied by some of them only.
-constexpr double kSameWork = 0.9;
+// Ranks are compared if they have this share of the names of their kernels in common: results are
+// printed and copied by some of them only.
+constexpr double kSameKernels = 0.75;
+// In this share of the steps: who is late by chance is not so in nearly all of them.
+constexpr double kMostSteps = 0.9;
+// Who comes this share of the longest wait before the last one is late too.
+constexpr double kLateToo = 0.1;
 // The timelines of all ranks take about 100 bytes an operation.
 constexpr uint64_t kMaxOps = 20'000'000;
 
+constexpr Cause kOwnCauses[] = {Cause::kHost, Cause::kCompute};
+
 enum Activity { kCompute, kTransfer, kWaiting, kIdle, kActivities };
+
+// Threads of a span's kernels, 16 bytes copied for one.
+double WorkOf(const graph::Program& program, uint32_t span) {
+  double work = 0;
+  for (const uint32_t id : program.spans[span].kernels) {
+    const graph::Kernel& k = program.kernels[id];
+    work += k.bytes > 0 ? static_cast<double>(k.bytes) / 16
+                        : static_cast<double>(uint64_t{k.grid[0]} * k.grid[1] * k.grid[2]) *
+                              static_cast<double>(uint64_t{k.block[0]} * k.block[1] * k.block[2]);
+  }
+  return work;
+}
 
 // What a rank does at any time, as sums since the beginning.
 class Activities {
  public:
+  using Sums = std::array<int64_t, kActivities>;
+
   // `intervals` of the rank's streams.
   Activities(const Graph& graph, const std::vector<const Interval*>& intervals) {
     struct Edge {
@@ -46,17 +67,17 @@ class Activities {
     };
     for (const Interval* i : intervals) {
       const graph::Program& program = graph.program_of(graph.ranks[i->rank]);
-      const OpKind kind = program.sequences[i->sequence].ops[i->op].kind;
-      if (kind == OpKind::kSpan) {
+      const graph::Op& op = program.sequences[i->sequence].ops[i->op];
+      if (op.kind == OpKind::kSpan) {
         add(i->start_ns, i->end_ns, kCompute);
-      } else if (kind == OpKind::kComm) {
+      } else if (op.kind == OpKind::kComm) {
         add(i->start_ns, i->met_ns, kWaiting);
         add(i->met_ns, i->end_ns, kTransfer);
       }
     }
     std::sort(edges.begin(), edges.end(), [](const Edge& x, const Edge& y) { return x.at < y.at; });
     std::array<int, kActivities> running = {};
-    points_.push_back({0, {}});
+    points_.push_back({});
     for (const Edge& edge : edges) {
       Point next = points_.back();
       next.sums[Current(running)] += edge.at - next.at;
@@ -70,17 +91,17 @@ class Activities {
     }
   }
 
-  std::array<int64_t, kActivities> Between(int64_t from, int64_t to) const {
-    std::array<int64_t, kActivities> sums = SumsAt(to);
-    const std::array<int64_t, kActivities> before = SumsAt(from);
+  Sums Between(int64_t from, int64_t to) const {
+    Sums sums = SumsAt(to);
+    const Sums before = SumsAt(from);
     for (size_t a = 0; a < kActivities; ++a) sums[a] -= before[a];
     return sums;
   }
 
  private:
   struct Point {
-    int64_t at;
-    std::array<int64_t, kActivities> sums;
+    int64_t at = 0;
+    Sums sums = {};
   };
   static Activity Current(const std::array<int, kActivities>& running) {
     for (const Activity a : {kCompute, kTransfer, kWaiting}) {
@@ -88,12 +109,12 @@ class Activities {
     }
     return kIdle;
   }
-  std::array<int64_t, kActivities> SumsAt(int64_t at) const {
+  Sums SumsAt(int64_t at) const {
     const auto after = std::upper_bound(points_.begin(), points_.end(), at,
                                         [](int64_t t, const Point& p) { return t < p.at; });
     if (after == points_.begin()) return {};
     const Point& before = *std::prev(after);
-    std::array<int64_t, kActivities> sums = before.sums;
+    Sums sums = before.sums;
     if (after == points_.end()) {
       sums[kIdle] += at - before.at;
       return sums;
@@ -149,43 +170,79 @@ class Analysis {
     CollectWork(of_rank);
   }
 
-  // Adds what is waited for in [begins[rank], ends[rank]), and returns for each rank how long it
-  // was waited for there, for reasons of its own.
-  std::vector<std::array<int64_t, kCauses>> AddStep(const std::vector<int64_t>& begins,
-                                                    const std::vector<int64_t>& ends) {
-    std::vector<std::array<int64_t, kCauses>> blamed(graph_.ranks.size());
+  // What one rank had to do with others' waiting in a step: they for it, by its own causes, and it
+  // for them.
+  struct Balance {
+    std::array<int64_t, kCauses> caused_ns = {};
+    int64_t waited_ns = 0;
+    int64_t own_ns() const {
+      int64_t ns = 0;
+      for (const Cause cause : kOwnCauses) ns += caused_ns[static_cast<size_t>(cause)];
+      return ns;
+    }
+  };
+
+  // Adds the waits of a step, [begins[rank], ends[rank]), to the rows; returns each rank's balance,
+  // of communications whose ranks are meant to come together.
+  std::vector<Balance> AddStep(const std::vector<int64_t>& begins,
+                               const std::vector<int64_t>& ends) {
+    std::vector<Balance> balances(graph_.ranks.size());
+    // Of the meetings of one group the one that is waited for longest counts.
+    struct Late {
+      size_t meeting;
+      const Visit* last;
+      const Visit* first;
+    };
+    std::map<std::tuple<uint32_t, uint32_t, int64_t>, Late> late;
     for (size_t m = 0; m < meetings_.size(); ++m) {
-      const Meeting& meeting = meetings_[m];
-      const auto by_start = [](const Visit& x, const Visit& y) {
-        return x.interval->start_ns < y.interval->start_ns;
-      };
-      const Visit& last = *std::max_element(meeting.visits.begin(), meeting.visits.end(), by_start);
-      if (last.interval->start_ns < begins[last.rank] || last.interval->start_ns >= ends[last.rank])
-        continue;
-      std::vector<const Visit*> waiting;
-      for (const Visit& visit : meeting.visits) {
-        if (visit.interval->met_ns >= last.interval->start_ns &&
-            visit.interval->start_ns < last.interval->start_ns && WaitsMost(visit, last)) {
-          waiting.push_back(&visit);
-        }
-      }
+      const Visit& last = LastOf(meetings_[m]);
+      const int64_t at = last.interval->start_ns;
+      if (at < begins[last.rank] || at >= ends[last.rank]) continue;
+      const std::vector<const Visit*> waiting = WaitingFor(meetings_[m], last);
       if (waiting.empty()) continue;
-      const Visit& first =
-          **std::min_element(waiting.begin(), waiting.end(),
-                             [&](const Visit* x, const Visit* y) { return by_start(*x, *y); });
-      const int64_t wait_ns = last.interval->start_ns - first.interval->start_ns;
-      const std::array<int64_t, kCauses> causes = Causes(m, last, first, wait_ns);
-      WaitRow& row = RowOf(meeting, last);
+      const Visit* first =
+          *std::min_element(waiting.begin(), waiting.end(), [](const Visit* x, const Visit* y) {
+            return x->interval->start_ns < y->interval->start_ns;
+          });
+      const auto [entry, is_new] =
+          late.try_emplace({last.rank, last.interval->sequence, at}, Late{m, &last, first});
+      if (!is_new && first->interval->start_ns < entry->second.first->interval->start_ns)
+        entry->second = {m, &last, first};
+    }
+    for (const auto& [unit, l] : late) {
+      const Meeting& meeting = meetings_[l.meeting];
+      const int64_t first_ns = l.first->interval->start_ns;
+      const int64_t wait_ns = l.last->interval->start_ns - first_ns;
+      const std::array<int64_t, kCauses> causes = Causes(l.meeting, *l.last, *l.first);
+      WaitRow& row = RowOf(meeting, *l.last);
       ++row.calls;
       row.wait_ns += wait_ns;
+      for (size_t c = 0; c < kCauses; ++c) row.by_cause_ns[c] += causes[c];
+      if (row.waiting_call_site.empty()) row.waiting_call_site = SiteOf(graph_, *l.first);
+      const std::vector<const Visit*> waiting = WaitingFor(meeting, *l.last);
       for (const Visit* visit : waiting) row.waiting.push_back(graph_.ranks[visit->rank].rank);
-      if (row.waiting_call_site.empty()) row.waiting_call_site = SiteOf(graph_, first);
-      for (size_t c = 0; c < kCauses; ++c) {
-        row.by_cause_ns[c] += causes[c];
-        blamed[last.rank][c] += causes[c];
+      if (!row.together) continue;
+      for (const Visit& visit : meeting.visits) {
+        // Who is late, against the first of its role.
+        const double before = static_cast<double>(l.last->interval->start_ns) -
+                              static_cast<double>(visit.interval->start_ns);
+        if (before > kLateToo * static_cast<double>(wait_ns)) continue;
+        const Visit* first = nullptr;
+        for (const Visit* other : waiting) {
+          if (roles_[other->rank] == roles_[visit.rank] &&
+              (first == nullptr || other->interval->start_ns < first->interval->start_ns))
+            first = other;
+        }
+        if (first == nullptr || first->interval->start_ns >= visit.interval->start_ns) continue;
+        const auto own = Causes(l.meeting, visit, *first);
+        for (size_t c = 0; c < kCauses; ++c) balances[visit.rank].caused_ns[c] += own[c];
+      }
+      for (const Visit* visit : waiting) {
+        if (roles_[visit->rank] == roles_[l.last->rank])
+          balances[visit->rank].waited_ns += l.last->interval->start_ns - visit->interval->start_ns;
       }
     }
-    return blamed;
+    return balances;
   }
 
   std::vector<WaitRow> TakeRows() {
@@ -200,15 +257,17 @@ class Analysis {
     return rows;
   }
 
-  // How much longer a rank's kernels take than the same on its peers.
-  double Slower(uint32_t rank) const {
-    std::vector<int64_t> times;
-    for (const uint32_t peer : peers_[rank]) times.push_back(span_ns_[peer]);
-    if (times.empty()) return 1;
-    std::sort(times.begin(), times.end());
-    const int64_t median = times[times.size() / 2];
-    return median == 0 ? 1 : static_cast<double>(span_ns_[rank]) / static_cast<double>(median);
+  // What a rank has of something, over the median of its peers.
+  double Ratio(uint32_t rank, const std::vector<double>& of) const {
+    std::vector<double> others;
+    for (const uint32_t peer : peers_[rank]) others.push_back(of[peer]);
+    if (others.empty()) return 1;
+    std::sort(others.begin(), others.end());
+    const double median = others[others.size() / 2];
+    return median > 0 ? of[rank] / median : 1;
   }
+  double TimeRatio(uint32_t rank) const { return Ratio(rank, span_ns_); }
+  double WorkRatio(uint32_t rank) const { return Ratio(rank, work_); }
   std::vector<uint32_t> Peers(uint32_t rank) const {
     std::vector<uint32_t> ranks;
     for (const uint32_t peer : peers_[rank]) ranks.push_back(graph_.ranks[peer].rank);
@@ -246,39 +305,60 @@ class Analysis {
     }
   }
 
-  // Who runs the same kernels, how often whatever their order.
+  // What the ranks' kernels are, and the role that each has by its calls.
   void CollectWork(const std::vector<std::vector<const Interval*>>& of_rank) {
-    using Kernel = std::tuple<std::string_view, uint32_t, uint32_t, uint32_t, uint32_t, uint64_t>;
-    std::vector<std::map<Kernel, int64_t>> counts(of_rank.size());
-    span_ns_.assign(of_rank.size(), 0);
+    std::vector<std::set<std::string_view>> kernels(of_rank.size());
+    std::map<std::set<std::tuple<trace::CommOp, uint32_t, std::string>>, uint32_t> roles;
     for (uint32_t r = 0; r < of_rank.size(); ++r) {
       const graph::Program& program = graph_.program_of(graph_.ranks[r]);
+      double span_ns = 0, work = 0;
       for (const Interval* i : of_rank[r]) {
         const graph::Op& op = program.sequences[i->sequence].ops[i->op];
         if (op.kind != OpKind::kSpan) continue;
-        span_ns_[r] += i->end_ns - i->start_ns;
-        for (const uint32_t id : program.spans[op.a].kernels) {
-          const graph::Kernel& k = program.kernels[id];
-          ++counts[r][{k.name, k.grid[0], k.grid[1], k.grid[2], k.block[0], k.bytes}];
-        }
+        span_ns += static_cast<double>(i->end_ns - i->start_ns);
+        work += WorkOf(program, op.a);
+        for (const uint32_t id : program.spans[op.a].kernels)
+          kernels[r].insert(program.kernels[id].name);
       }
+      span_ns_.push_back(span_ns);
+      work_.push_back(work);
+      std::set<std::tuple<trace::CommOp, uint32_t, std::string>> calls;
+      for (const graph::Call& call : program.calls)
+        calls.emplace(call.op, program.participants[call.participant].size,
+                      call.call_site < program.strings.size() ? program.strings[call.call_site]
+                                                              : std::string());
+      roles_.push_back(
+          roles.try_emplace(std::move(calls), static_cast<uint32_t>(roles.size())).first->second);
     }
     peers_.resize(of_rank.size());
-    for (uint32_t x = 0; x < counts.size(); ++x) {
-      for (uint32_t y = 0; y < counts.size(); ++y) {
+    for (uint32_t x = 0; x < kernels.size(); ++x) {
+      for (uint32_t y = 0; y < kernels.size(); ++y) {
         if (x == y) continue;
-        int64_t common = 0, all = 0;
-        for (const auto& [kernel, count] : counts[x]) {
-          const auto other = counts[y].find(kernel);
-          common += other == counts[y].end() ? 0 : std::min(count, other->second);
-          all += count;
-        }
-        for (const auto& [kernel, count] : counts[y]) all += count;
-        all -= common;
-        if (static_cast<double>(common) >= kSameWork * static_cast<double>(all))
+        size_t common = 0;
+        for (const std::string_view kernel : kernels[x]) common += kernels[y].count(kernel);
+        const size_t all = kernels[x].size() + kernels[y].size() - common;
+        if (static_cast<double>(common) >= kSameKernels * static_cast<double>(all))
           peers_[x].push_back(y);
       }
     }
+  }
+
+  static const Visit& LastOf(const Meeting& meeting) {
+    return *std::max_element(
+        meeting.visits.begin(), meeting.visits.end(),
+        [](const Visit& x, const Visit& y) { return x.interval->start_ns < y.interval->start_ns; });
+  }
+
+  // Who waits for `last`, and in no other message of its group for somebody later.
+  std::vector<const Visit*> WaitingFor(const Meeting& meeting, const Visit& last) const {
+    std::vector<const Visit*> waiting;
+    for (const Visit& visit : meeting.visits) {
+      if (visit.interval->met_ns >= last.interval->start_ns &&
+          visit.interval->start_ns < last.interval->start_ns && WaitsMost(visit, last)) {
+        waiting.push_back(&visit);
+      }
+    }
+    return waiting;
   }
 
   // Of a group of messages that wait for several, the wait counts where it is longest.
@@ -292,6 +372,28 @@ class Analysis {
                    (other.interval->start_ns == last.interval->start_ns && other.rank >= last.rank);
           });
     });
+  }
+
+  bool ComeTogether(const Meeting& meeting, const Visit& visit) const {
+    if (graph::IsCollective(CallOf(graph_, visit).op)) return true;
+    const graph::Rank& rank = graph_.ranks[visit.rank];
+    const graph::Program& program = graph_.program_of(rank);
+    std::set<std::pair<trace::CommOp, int32_t>> messages;
+    for (const size_t m :
+         groups_.at({visit.rank, visit.interval->sequence, visit.interval->start_ns})) {
+      if (meetings_[m].comm != meeting.comm) continue;
+      const Interval& own = *VisitOf(meetings_[m], visit.rank)->interval;
+      const uint32_t call = program.sequences[own.sequence].ops[own.op].a;
+      messages.emplace(program.calls[call].op, rank.peer[call]);
+    }
+    const graph::Communicator& comm = graph_.communicators[meeting.comm];
+    for (uint32_t peer = 0; peer < comm.size(); ++peer) {
+      if (comm.world_ranks[peer] == rank.rank) continue;
+      for (const trace::CommOp op : {trace::CommOp::kSend, trace::CommOp::kRecv}) {
+        if (messages.count({op, static_cast<int32_t>(peer)}) == 0) return false;
+      }
+    }
+    return true;
   }
 
   // When two ranks last left a communication that both were in, before meeting `m`.
@@ -317,28 +419,28 @@ class Analysis {
     return left;
   }
 
-  std::array<int64_t, kCauses> Causes(size_t m, const Visit& late, const Visit& early,
-                                      int64_t wait_ns) const {
+  // Why `late` is later than `early`; adds up to how much it is.
+  std::array<int64_t, kCauses> Causes(size_t m, const Visit& late, const Visit& early) const {
     const auto [late_from, early_from] = LeftLast(m, late, early);
-    const auto mine = activities_[late.rank].Between(late_from, late.interval->start_ns);
-    const auto other = activities_[early.rank].Between(early_from, early.interval->start_ns);
-    std::array<int64_t, kCauses> more = {};
-    const auto add = [&](Cause cause, int64_t ns) {
-      more[static_cast<size_t>(cause)] += std::max<int64_t>(0, ns);
+    const Activities::Sums mine =
+        activities_[late.rank].Between(late_from, late.interval->start_ns);
+    const Activities::Sums other =
+        activities_[early.rank].Between(early_from, early.interval->start_ns);
+    std::array<double, kCauses> more = {};
+    const auto add = [&](Cause cause, double ns) {
+      more[static_cast<size_t>(cause)] += std::max(0.0, ns);
     };
-    const auto& peers = peers_[late.rank];
-    const bool same_work = std::find(peers.begin(), peers.end(), early.rank) != peers.end() ||
-                           Slower(late.rank) > 1 + kStragglerShare;
-    add(same_work ? Cause::kSlower : Cause::kWork, mine[kCompute] - other[kCompute]);
-    add(Cause::kHost, mine[kIdle] - other[kIdle]);
-    add(Cause::kPassedOn, mine[kWaiting] - other[kWaiting]);
-    add(Cause::kPassedOn, mine[kTransfer] - other[kTransfer] + late_from - early_from);
+    add(Cause::kCompute, static_cast<double>(mine[kCompute] - other[kCompute]));
+    add(Cause::kHost, static_cast<double>(mine[kIdle] - other[kIdle]));
+    add(Cause::kPassedOn, static_cast<double>(mine[kWaiting] - other[kWaiting]));
+    add(Cause::kPassedOn,
+        static_cast<double>(mine[kTransfer] - other[kTransfer] + late_from - early_from));
     double sum = 0;
-    for (const int64_t ns : more) sum += static_cast<double>(ns);
+    for (const double ns : more) sum += ns;
     std::array<int64_t, kCauses> causes = {};
+    const auto late_ns = static_cast<double>(late.interval->start_ns - early.interval->start_ns);
     for (size_t c = 0; c < kCauses && sum > 0; ++c)
-      causes[c] =
-          static_cast<int64_t>(static_cast<double>(wait_ns) * static_cast<double>(more[c]) / sum);
+      causes[c] = std::llround(late_ns * more[c] / sum);
     return causes;
   }
 
@@ -346,8 +448,9 @@ class Analysis {
     const graph::Call& call = CallOf(graph_, late);
     const std::string site = SiteOf(graph_, late);
     const uint32_t number = graph_.communicators[meeting.comm].number;
+    const bool together = ComeTogether(meeting, late);
     const auto [row, is_new] =
-        rows_.try_emplace({late.rank, number, static_cast<uint32_t>(call.op), site});
+        rows_.try_emplace({late.rank, number, static_cast<uint32_t>(call.op), together, site});
     const graph::Program& program = graph_.program_of(graph_.ranks[late.rank]);
     const uint64_t n =
         program.sequences[late.interval->sequence].ops[late.interval->op].b + uint64_t{1};
@@ -355,7 +458,10 @@ class Analysis {
       row->second.late = graph_.ranks[late.rank].rank;
       row->second.comm = number;
       row->second.comm_ranks = graph_.communicators[meeting.comm].world_ranks;
-      row->second.operation = std::string(graph::CommOpName(call.op));
+      row->second.operation = together && !graph::IsCollective(call.op)
+                                  ? "all-to-all messages"
+                                  : std::string(graph::CommOpName(call.op));
+      row->second.together = together;
       row->second.call_site = site;
       row->second.first_call = n;
     }
@@ -365,12 +471,13 @@ class Analysis {
 
   const Graph& graph_;
   std::vector<Activities> activities_;        // of each rank
-  std::vector<int64_t> span_ns_;              // of each rank
-  std::vector<std::vector<uint32_t>> peers_;  // of each rank: that do the same work
+  std::vector<double> span_ns_, work_;        // of each rank
+  std::vector<std::vector<uint32_t>> peers_;  // of each rank: who runs kernels of the same names
+  std::vector<uint32_t> roles_;               // of each rank
   std::vector<Meeting> meetings_;
   std::map<std::tuple<uint32_t, uint32_t, int64_t>, std::vector<size_t>> groups_;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<size_t>> meetings_of_;  // (rank, comm)
-  std::map<std::tuple<uint32_t, uint32_t, uint32_t, std::string>, WaitRow> rows_;
+  std::map<std::tuple<uint32_t, uint32_t, uint32_t, bool, std::string>, WaitRow> rows_;
 };
 
 bool HasMeasuredSpans(const Graph& graph) {
@@ -395,7 +502,7 @@ std::string Name(const std::vector<uint32_t>& ranks) {
 }  // namespace
 
 std::string_view CauseName(Cause cause) {
-  constexpr std::string_view kNames[kCauses] = {"host", "slower", "work", "passed on"};
+  constexpr std::string_view kNames[kCauses] = {"host", "compute", "passed on"};
   return kNames[static_cast<size_t>(cause)];
 }
 
@@ -432,7 +539,7 @@ absl::StatusOr<Waits> AnalyzeWaits(Graph* graph, const PredictOptions& options) 
   waits.steps = chosen.size();
   if (chosen.empty()) chosen.push_back(0);
   std::vector<int64_t> lengths;
-  std::vector<std::array<int64_t, kCauses>> blamed(graph->ranks.size());
+  std::vector<std::array<int64_t, kCauses>> caused(graph->ranks.size());
   std::vector<size_t> late_steps(graph->ranks.size(), 0);
   for (const size_t k : chosen) {
     std::vector<int64_t> begins, ends;
@@ -445,15 +552,11 @@ absl::StatusOr<Waits> AnalyzeWaits(Graph* graph, const PredictOptions& options) 
       end = std::max(end, ends.back());
     }
     lengths.push_back(end - begin);
-    const auto in_step = analysis.AddStep(begins, ends);
+    const std::vector<Analysis::Balance> in_step = analysis.AddStep(begins, ends);
     for (size_t r = 0; r < in_step.size(); ++r) {
-      int64_t own = 0;
-      for (size_t c = 0; c < kCauses; ++c) {
-        blamed[r][c] += in_step[r][c];
-        if (c != static_cast<size_t>(Cause::kPassedOn)) own += in_step[r][c];
-      }
-      late_steps[r] +=
-          static_cast<double>(own) > kStragglerShare * static_cast<double>(lengths.back()) ? 1 : 0;
+      for (size_t c = 0; c < kCauses; ++c) caused[r][c] += in_step[r].caused_ns[c];
+      const auto more = static_cast<double>(in_step[r].own_ns() - in_step[r].waited_ns);
+      if (more > kStragglerShare * static_cast<double>(lengths.back())) ++late_steps[r];
     }
   }
   std::nth_element(lengths.begin(),
@@ -462,24 +565,55 @@ absl::StatusOr<Waits> AnalyzeWaits(Graph* graph, const PredictOptions& options) 
   waits.step_ns = lengths[lengths.size() / 2];
   waits.rows = analysis.TakeRows();
 
-  for (uint32_t r = 0; r < blamed.size(); ++r) {
-    // In more than half of the steps: what happens now and then has no rank.
-    if (late_steps[r] * 2 <= chosen.size()) continue;
-    Straggler straggler{graph->ranks[r].rank, Cause::kHost,      0, {}, late_steps[r],
-                        analysis.Slower(r),   analysis.Peers(r), 0};
-    for (const Cause cause : {Cause::kHost, Cause::kSlower, Cause::kWork}) {
+  for (uint32_t r = 0; r < caused.size(); ++r) {
+    if (static_cast<double>(late_steps[r]) < kMostSteps * static_cast<double>(chosen.size()))
+      continue;
+    Straggler straggler{
+        graph->ranks[r].rank,  Cause::kHost,          0, {}, late_steps[r], analysis.Peers(r),
+        analysis.TimeRatio(r), analysis.WorkRatio(r), 0};
+    for (const Cause cause : kOwnCauses) {
       const auto c = static_cast<size_t>(cause);
-      straggler.by_cause_ns[c] = blamed[r][c] / static_cast<int64_t>(chosen.size());
+      straggler.by_cause_ns[c] = caused[r][c] / static_cast<int64_t>(chosen.size());
       straggler.wait_ns += straggler.by_cause_ns[c];
-      if (blamed[r][c] > blamed[r][static_cast<size_t>(straggler.cause)]) straggler.cause = cause;
+      if (caused[r][c] > caused[r][static_cast<size_t>(straggler.cause)]) straggler.cause = cause;
     }
-    while (straggler.row < waits.rows.size() && waits.rows[straggler.row].late != straggler.rank)
-      ++straggler.row;
+    // Its own row, or one where it comes together with who is last.
+    const auto find = [&](auto belongs) {
+      return static_cast<size_t>(
+          std::find_if(waits.rows.begin(), waits.rows.end(),
+                       [&](const WaitRow& row) { return row.together && belongs(row); }) -
+          waits.rows.begin());
+    };
+    straggler.row = find([&](const WaitRow& row) { return row.late == straggler.rank; });
+    if (straggler.row == waits.rows.size()) {
+      straggler.row = find([&](const WaitRow& row) {
+        return std::count(row.comm_ranks.begin(), row.comm_ranks.end(), straggler.rank) != 0 &&
+               std::count(row.waiting.begin(), row.waiting.end(), straggler.rank) == 0;
+      });
+    }
     if (straggler.row < waits.rows.size()) waits.stragglers.push_back(std::move(straggler));
   }
   std::stable_sort(waits.stragglers.begin(), waits.stragglers.end(),
                    [](const Straggler& x, const Straggler& y) { return x.wait_ns > y.wait_ns; });
   return waits;
+}
+
+std::string Straggler::Why() const {
+  std::string why;
+  for (const Cause one : kOwnCauses) {
+    const int64_t ns = by_cause_ns[static_cast<size_t>(one)];
+    if (ns * 10 < wait_ns) continue;
+    why += fmt::format(
+        "{}{} ({})", why.empty() ? "" : ", ",
+        one == Cause::kHost ? "its streams wait for the host"
+        : peers.empty()
+            ? "its kernels, which are others than theirs, run longer"
+            : fmt::format(
+                  "its kernels take {:.2f} times as long as on {}, for {:.2f} times the work", time,
+                  Name(peers), work),
+        Milliseconds(static_cast<double>(ns)));
+  }
+  return why;
 }
 
 nlohmann::ordered_json Waits::Json() const {
@@ -497,13 +631,10 @@ nlohmann::ordered_json Waits::Json() const {
                                {"wait_ns_a_step", s.wait_ns},
                                {"steps", s.steps},
                                {"row", s.row}});
-    for (const Cause cause : {Cause::kHost, Cause::kSlower, Cause::kWork})
+    for (const Cause cause : kOwnCauses)
       j["stragglers"].back()["by_cause_ns"][CauseName(cause)] =
           s.by_cause_ns[static_cast<size_t>(cause)];
-    if (!s.peers.empty()) {
-      j["stragglers"].back()["kernels_slower"] = s.slower;
-      j["stragglers"].back()["than_ranks"] = s.peers;
-    }
+    j["stragglers"].back()["kernels"] = {{"time", s.time}, {"work", s.work}, {"of_ranks", s.peers}};
   }
   j["rows"] = nlohmann::ordered_json::array();
   for (const WaitRow& row : rows) {
@@ -511,6 +642,7 @@ nlohmann::ordered_json Waits::Json() const {
                          {"waiting", row.waiting},
                          {"communicator", {{"number", row.comm}, {"ranks", row.comm_ranks}}},
                          {"operation", row.operation},
+                         {"together", row.together},
                          {"first_call", row.first_call},
                          {"calls", row.calls},
                          {"call_site", row.call_site},
@@ -529,25 +661,12 @@ std::string Waits::Text(size_t most) const {
   std::string out;
   for (const Straggler& s : stragglers) {
     const WaitRow& row = rows[s.row];
-    std::string why;
-    for (const Cause cause : {Cause::kHost, Cause::kSlower, Cause::kWork}) {
-      const int64_t ns = s.by_cause_ns[static_cast<size_t>(cause)];
-      if (ns * 10 < s.wait_ns) continue;
-      why += fmt::format("{}{} ({})", why.empty() ? "" : ", ",
-                         cause == Cause::kHost ? "its streams wait for the host"
-                         : cause == Cause::kWork
-                             ? "it has more work than they"
-                             : fmt::format("the same kernels take {:.2f} times what they take "
-                                           "on {}",
-                                           s.slower, Name(s.peers)),
-                         Milliseconds(static_cast<double>(ns)));
-    }
     out += fmt::format(
         "straggler: rank {}: others wait {} {} for it ({:.1f} % of the step{}): {}\n"
         "  most in {} #{} of communicator {} ({}){}: {} wait{}{}\n",
         s.rank, Milliseconds(static_cast<double>(s.wait_ns)), each,
         100 * static_cast<double>(s.wait_ns) / static_cast<double>(std::max<int64_t>(step_ns, 1)),
-        steps == 0 ? std::string() : fmt::format(", in {} of {} steps", s.steps, steps), why,
+        steps == 0 ? std::string() : fmt::format(", in {} of {} steps", s.steps, steps), s.Why(),
         row.operation, row.first_call, row.comm, Name(row.comm_ranks),
         row.call_site.empty() ? "" : " at " + row.call_site, Name(row.waiting),
         row.waiting.size() == 1 ? "s" : "",

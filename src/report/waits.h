@@ -28,11 +28,10 @@ namespace prism::report {
 
 enum class Cause {
   kHost,      // its streams waited longer for the host
-  kSlower,    // its kernels, which others run too, took longer
-  kWork,      // it had more work, or other work
+  kCompute,   // its kernels and copies ran longer
   kPassedOn,  // it waited, or transferred, longer itself in another communication
 };
-inline constexpr size_t kCauses = 4;
+inline constexpr size_t kCauses = 3;
 std::string_view CauseName(Cause cause);
 
 /// Waiting for one rank at one place of the program, in the steps that are looked at.
@@ -42,6 +41,9 @@ struct WaitRow {
   uint32_t comm;                     // job-wide number; a hash, of a recorded job's
   std::vector<uint32_t> comm_ranks;  // world ranks
   std::string operation;
+  /// A collective, or a group of messages to and from all members: its ranks are meant to come
+  /// together. Who waits for other messages depends on what is computed first, as in a pipeline.
+  bool together = false;
   std::string call_site;    // of the late rank's call
   uint64_t first_call = 0;  // number, from 1, of the first such call on the communicator (or
                             // between the two ranks)
@@ -51,16 +53,23 @@ struct WaitRow {
   std::array<int64_t, kCauses> by_cause_ns = {};
 };
 
-/// A rank that others wait for in most steps, for reasons of its own.
+/// A rank that others of its role wait for where they are meant to come together, for reasons of
+/// its own, longer than it waits for them, in nearly every step. Ranks of one role make the same
+/// calls of communication at the same places: stages of a pipeline are different ones, and who of
+/// them comes last follows from what is computed first.
 struct Straggler {
   uint32_t rank;
-  Cause cause;                               // the largest of its own
+  Cause cause;                               // the larger of its own
   int64_t wait_ns;                           // a step, of own causes
   std::array<int64_t, kCauses> by_cause_ns;  // a step
   size_t steps;                              // in which it was waited for
-  double slower;                             // factor of its kernels' time over that of
-  std::vector<uint32_t> peers;               // these ranks, which run the same
-  size_t row;                                // where most: index in Waits::rows
+  std::vector<uint32_t> peers;               // who runs kernels of the same names
+  double time;                               // of its kernels, over the peers' median
+  double work;  // that they do (threads; copies: 16 bytes for one), over the peers' median
+  size_t row;   // where most: index in Waits::rows
+
+  /// "its kernels take 1.30 times as long as on ranks 0-2, for 1.00 times the work (17.6 ms)"
+  std::string Why() const;
 };
 
 struct Waits {

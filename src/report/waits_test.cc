@@ -72,11 +72,12 @@ TEST_F(WaitsTest, RankWithSlowerKernelsIsNamedWithTheFactor) {
   ASSERT_THAT(waits.stragglers, SizeIs(1));
   const Straggler& straggler = waits.stragglers[0];
   EXPECT_EQ(straggler.rank, 2u);
-  EXPECT_EQ(straggler.cause, Cause::kSlower);
+  EXPECT_EQ(straggler.cause, Cause::kCompute);
   EXPECT_EQ(straggler.wait_ns, kSpanNs * 3 / 10);
   EXPECT_EQ(straggler.steps, waits.steps);
   const double own = kSpanNs + RecordedJob::kOptimizerNs;
-  EXPECT_NEAR(straggler.slower, (own + 0.3 * kSpanNs) / own, 1e-9);
+  EXPECT_NEAR(straggler.time, (own + 0.3 * kSpanNs) / own, 1e-9);
+  EXPECT_EQ(straggler.work, 1);
   EXPECT_THAT(straggler.peers, ElementsAre(0, 1, 3));
   const WaitRow& row = waits.rows[straggler.row];
   EXPECT_THAT(row.waiting, ElementsAre(0, 1, 3));
@@ -84,6 +85,9 @@ TEST_F(WaitsTest, RankWithSlowerKernelsIsNamedWithTheFactor) {
   EXPECT_EQ(row.calls, waits.steps);
   EXPECT_EQ(row.first_call, job.steps - waits.steps + 1);
   EXPECT_THAT(waits.Text(), HasSubstr("straggler: rank 2: others wait 0.3 ms a step for it"));
+  EXPECT_EQ(
+      straggler.Why(),
+      "its kernels take 1.30 times as long as on ranks 0-1, 3, for 1.00 times the work (0.3 ms)");
 }
 
 TEST_F(WaitsTest, RankWhoseHostIsSlowIsNamedAsThat) {
@@ -114,6 +118,16 @@ TEST_F(WaitsTest, WhoIsLateNowAndThenIsNoStraggler) {
   int64_t wait_ns = 0;
   for (const WaitRow& row : waits.rows) wait_ns += row.wait_ns;
   EXPECT_EQ(wait_ns, static_cast<int64_t>(waits.steps) * kSpanNs * 3 / 10);
+}
+
+TEST_F(WaitsTest, TwoThatAreLateTogetherAreBothNamed) {
+  RecordedJob job = Even();
+  job.span_ns = [](uint32_t rank, uint32_t) { return rank >= 2 ? kSpanNs * 13 / 10 : kSpanNs; };
+  const Waits waits = WaitsOf(job);
+  ASSERT_THAT(waits.stragglers, SizeIs(2));
+  EXPECT_EQ(waits.stragglers[0].rank + waits.stragglers[1].rank, 5u);
+  for (const Straggler& straggler : waits.stragglers)
+    EXPECT_EQ(straggler.wait_ns, kSpanNs * 3 / 10);
 }
 
 TEST_F(WaitsTest, NothingIsSaidOfAJobWithoutTimes) {
