@@ -21,9 +21,6 @@ using graph::OpKind;
 
 // A rank is waited for if who waits longest spends this share of the step on it.
 constexpr double kStragglerShare = 0.02;
-// Ranks are compared if they have this share of the names of their kernels in common: results are
-// printed and copied by some of them only.
-constexpr double kSameKernels = 0.75;
 // In this share of the steps: who is late by chance is not so in nearly all of them.
 constexpr double kMostSteps = 0.9;
 // Who comes this share of the longest wait before the last one is late too.
@@ -257,22 +254,17 @@ class Analysis {
     return rows;
   }
 
-  // What a rank has of something, over the median of its peers.
-  double Ratio(uint32_t rank, const std::vector<double>& of) const {
-    std::vector<double> others;
-    for (const uint32_t peer : peers_[rank]) others.push_back(of[peer]);
-    if (others.empty()) return 1;
-    std::sort(others.begin(), others.end());
-    const double median = others[others.size() / 2];
-    return median > 0 ? of[rank] / median : 1;
+  // The other ranks of a rank's role: indices.
+  std::vector<uint32_t> Peers(uint32_t rank) const {
+    std::vector<uint32_t> peers;
+    for (uint32_t r = 0; r < roles_.size(); ++r) {
+      if (r != rank && roles_[r] == roles_[rank]) peers.push_back(r);
+    }
+    return peers;
   }
+  // The time of a rank's kernels, and their work, over the median of its peers.
   double TimeRatio(uint32_t rank) const { return Ratio(rank, span_ns_); }
   double WorkRatio(uint32_t rank) const { return Ratio(rank, work_); }
-  std::vector<uint32_t> Peers(uint32_t rank) const {
-    std::vector<uint32_t> ranks;
-    for (const uint32_t peer : peers_[rank]) ranks.push_back(graph_.ranks[peer].rank);
-    return ranks;
-  }
 
  private:
   void CollectMeetings(const std::vector<std::vector<const Interval*>>& of_rank) {
@@ -305,9 +297,8 @@ class Analysis {
     }
   }
 
-  // What the ranks' kernels are, and the role that each has by its calls.
+  // What the ranks' kernels amount to, and the role that each has by its messages.
   void CollectWork(const std::vector<std::vector<const Interval*>>& of_rank) {
-    std::vector<std::set<std::string_view>> kernels(of_rank.size());
     std::map<std::set<std::tuple<trace::CommOp, uint32_t, std::string>>, uint32_t> roles;
     for (uint32_t r = 0; r < of_rank.size(); ++r) {
       const graph::Program& program = graph_.program_of(graph_.ranks[r]);
@@ -317,30 +308,28 @@ class Analysis {
         if (op.kind != OpKind::kSpan) continue;
         span_ns += static_cast<double>(i->end_ns - i->start_ns);
         work += WorkOf(program, op.a);
-        for (const uint32_t id : program.spans[op.a].kernels)
-          kernels[r].insert(program.kernels[id].name);
       }
       span_ns_.push_back(span_ns);
       work_.push_back(work);
-      std::set<std::tuple<trace::CommOp, uint32_t, std::string>> calls;
-      for (const graph::Call& call : program.calls)
-        calls.emplace(call.op, program.participants[call.participant].size,
-                      call.call_site < program.strings.size() ? program.strings[call.call_site]
-                                                              : std::string());
-      roles_.push_back(
-          roles.try_emplace(std::move(calls), static_cast<uint32_t>(roles.size())).first->second);
-    }
-    peers_.resize(of_rank.size());
-    for (uint32_t x = 0; x < kernels.size(); ++x) {
-      for (uint32_t y = 0; y < kernels.size(); ++y) {
-        if (x == y) continue;
-        size_t common = 0;
-        for (const std::string_view kernel : kernels[x]) common += kernels[y].count(kernel);
-        const size_t all = kernels[x].size() + kernels[y].size() - common;
-        if (static_cast<double>(common) >= kSameKernels * static_cast<double>(all))
-          peers_[x].push_back(y);
+      std::set<std::tuple<trace::CommOp, uint32_t, std::string>> messages;
+      for (const graph::Call& call : program.calls) {
+        if (graph::IsCollective(call.op)) continue;
+        messages.emplace(call.op, program.participants[call.participant].size,
+                         call.call_site < program.strings.size() ? program.strings[call.call_site]
+                                                                 : std::string());
       }
+      const auto role = static_cast<uint32_t>(roles.size());
+      roles_.push_back(roles.try_emplace(std::move(messages), role).first->second);
     }
+  }
+
+  double Ratio(uint32_t rank, const std::vector<double>& of) const {
+    std::vector<double> others;
+    for (const uint32_t peer : Peers(rank)) others.push_back(of[peer]);
+    if (others.empty()) return 1;
+    std::sort(others.begin(), others.end());
+    const double median = others[others.size() / 2];
+    return median > 0 ? of[rank] / median : 1;
   }
 
   static const Visit& LastOf(const Meeting& meeting) {
@@ -470,10 +459,9 @@ class Analysis {
   }
 
   const Graph& graph_;
-  std::vector<Activities> activities_;        // of each rank
-  std::vector<double> span_ns_, work_;        // of each rank
-  std::vector<std::vector<uint32_t>> peers_;  // of each rank: who runs kernels of the same names
-  std::vector<uint32_t> roles_;               // of each rank
+  std::vector<Activities> activities_;  // of each rank
+  std::vector<double> span_ns_, work_;  // of each rank
+  std::vector<uint32_t> roles_;         // of each rank
   std::vector<Meeting> meetings_;
   std::map<std::tuple<uint32_t, uint32_t, int64_t>, std::vector<size_t>> groups_;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<size_t>> meetings_of_;  // (rank, comm)
@@ -568,9 +556,13 @@ absl::StatusOr<Waits> AnalyzeWaits(Graph* graph, const PredictOptions& options) 
   for (uint32_t r = 0; r < caused.size(); ++r) {
     if (static_cast<double>(late_steps[r]) < kMostSteps * static_cast<double>(chosen.size()))
       continue;
-    Straggler straggler{
-        graph->ranks[r].rank,  Cause::kHost,          0, {}, late_steps[r], analysis.Peers(r),
-        analysis.TimeRatio(r), analysis.WorkRatio(r), 0};
+    Straggler straggler;
+    straggler.rank = graph->ranks[r].rank;
+    straggler.steps = late_steps[r];
+    straggler.time = analysis.TimeRatio(r);
+    straggler.work = analysis.WorkRatio(r);
+    for (const uint32_t peer : analysis.Peers(r))
+      straggler.peers.push_back(graph->ranks[peer].rank);
     for (const Cause cause : kOwnCauses) {
       const auto c = static_cast<size_t>(cause);
       straggler.by_cause_ns[c] = caused[r][c] / static_cast<int64_t>(chosen.size());
@@ -603,15 +595,14 @@ std::string Straggler::Why() const {
   for (const Cause one : kOwnCauses) {
     const int64_t ns = by_cause_ns[static_cast<size_t>(one)];
     if (ns * 10 < wait_ns) continue;
-    why += fmt::format(
-        "{}{} ({})", why.empty() ? "" : ", ",
-        one == Cause::kHost ? "its streams wait for the host"
-        : peers.empty()
-            ? "its kernels, which are others than theirs, run longer"
-            : fmt::format(
-                  "its kernels take {:.2f} times as long as on {}, for {:.2f} times the work", time,
-                  Name(peers), work),
-        Milliseconds(static_cast<double>(ns)));
+    why +=
+        fmt::format("{}{} ({})", why.empty() ? "" : ", ",
+                    one == Cause::kHost
+                        ? "its streams wait for the host"
+                        : fmt::format("its kernels take {:.2f} times as long as on {}, for {:.2f} "
+                                      "times the work",
+                                      time, Name(peers), work),
+                    Milliseconds(static_cast<double>(ns)));
   }
   return why;
 }

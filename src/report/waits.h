@@ -58,15 +58,15 @@ struct WaitRow {
 /// calls of communication at the same places: stages of a pipeline are different ones, and who of
 /// them comes last follows from what is computed first.
 struct Straggler {
-  uint32_t rank;
-  Cause cause;                               // the larger of its own
-  int64_t wait_ns;                           // a step, of own causes
-  std::array<int64_t, kCauses> by_cause_ns;  // a step
-  size_t steps;                              // in which it was waited for
-  std::vector<uint32_t> peers;               // who runs kernels of the same names
-  double time;                               // of its kernels, over the peers' median
-  double work;  // that they do (threads; copies: 16 bytes for one), over the peers' median
-  size_t row;   // where most: index in Waits::rows
+  uint32_t rank = 0;                              // world rank
+  Cause cause = Cause::kHost;                     // the larger of its own
+  int64_t wait_ns = 0;                            // a step, of own causes
+  std::array<int64_t, kCauses> by_cause_ns = {};  // a step
+  size_t steps = 0;                               // in which it was waited for
+  std::vector<uint32_t> peers;                    // the others of its role: world ranks
+  double time = 1;                                // of its kernels, over the peers' median
+  double work = 1;  // that they do (threads; copies: 16 bytes for one), over the peers' median
+  size_t row = 0;   // where most: index in Waits::rows
 
   /// "its kernels take 1.30 times as long as on ranks 0-2, for 1.00 times the work (17.6 ms)"
   std::string Why() const;
