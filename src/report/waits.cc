@@ -26,7 +26,7 @@ constexpr double kMostSteps = 0.9;
 // Who comes this share of the longest wait before the last one is late too.
 constexpr double kLateToo = 0.1;
 // The timelines of all ranks take about 100 bytes an operation.
-constexpr uint64_t kMaxOps = 20'000'000;
+constexpr uint64_t kMaxOps = 5'000'000;
 
 constexpr Cause kOwnCauses[] = {Cause::kHost, Cause::kCompute};
 
