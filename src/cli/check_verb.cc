@@ -11,15 +11,28 @@
 #include "src/cli/capture_options.h"
 #include "src/cli/program_output.h"
 #include "src/cli/verbs.h"
+#include "src/coordinator/diagnosis.h"
 #include "src/graph/check.h"
 #include "src/graph/graph.h"
 #include "src/graph/matching_table.h"
 #include "src/report/memory.h"
+#include "src/report/report.h"
+#include "src/report/waits.h"
 
 namespace prism::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+// Each line of `text`, which end with a line's end.
+std::string Indented(const std::string& text) {
+  std::string out;
+  for (size_t at = 0, end; at < text.size(); at = end) {
+    end = std::min(text.find('\n', at), text.size() - 1) + 1;
+    out += "  " + text.substr(at, end - at);
+  }
+  return out;
+}
 
 class CheckVerb final : public Verb {
  public:
@@ -79,7 +92,7 @@ class CheckVerb final : public Verb {
 
  private:
   // Of every program that the command ran. False: some trace cannot be read.
-  static bool CheckTraces(const JobDirectory& job, bool whole, Json* found) {
+  bool CheckTraces(const JobDirectory& job, bool whole, Json* found) {
     std::vector<graph::Graph> graphs;
     uint32_t launches = 1;
     for (uint32_t launch = 1; launch <= launches; ++launch) {
@@ -123,7 +136,23 @@ class CheckVerb final : public Verb {
                                                  info["world"].dump(), graphs[0].world));
     }
     CheckMemory(job.path(), graphs.back(), found);
+    if ((*found)["findings"].empty()) FindWaits(job, &graphs.back(), found);
     return true;
+  }
+
+  // Who is waited for, of a job that is timed. Waiting is no fault: the job stays sound.
+  void FindWaits(const JobDirectory& job, graph::Graph* graph, Json* found) {
+    std::vector<std::string> warnings;
+    auto target = report::TargetOf(job.info(), graph->world, "", &warnings);
+    absl::StatusOr<report::Waits> waits =
+        target.ok() ? report::AnalyzeWaits(graph, {.target = *std::move(target)}) : target.status();
+    if (!waits.ok()) {
+      report::Waits unknown;
+      unknown.unknown_because = std::string(waits.status().message());
+      waits = std::move(unknown);
+    }
+    (*found)["waits"] = waits->Json();
+    waits_ = waits->Text();
   }
 
   // Ranks whose figures are damaged, or are not there although others' are. Where nobody's are,
@@ -162,21 +191,15 @@ class CheckVerb final : public Verb {
     return own;
   }
 
-  static void Print(const Json& found) {
+  void Print(const Json& found) const {
     fmt::print(
         "{}: {}{}\n", found["job"].get<std::string>(),
         found["sound"].get<bool>() ? "sound" : "not sound",
         found["state"] == "complete" ? "" : fmt::format(", {}", found["state"].get<std::string>()));
     if (found.contains("diagnosis")) {
-      const Json& diagnosis = found["diagnosis"];
-      fmt::print("  {}\n", diagnosis.value("headline", ""));
-      for (const Json& party : diagnosis.value("parties", Json::array())) {
-        std::string ranks;
-        for (const Json& rank : party["ranks"]) ranks += (ranks.empty() ? "" : ",") + rank.dump();
-        fmt::print("    rank {}: {}\n", ranks, party.value("text", ""));
-        if (const std::string site = party.value("call_site", ""); !site.empty())
-          fmt::print("      at {}\n", site);
-      }
+      const auto diagnosis = coordinator::Diagnosis::FromJson(found["diagnosis"]);
+      fmt::print("{}", Indented(diagnosis.Text() + "\n"));
+      if (!diagnosis.hint.empty()) fmt::print("  hint: {}\n", diagnosis.hint);
     } else if (const std::string reason = found.value("reason", ""); !reason.empty()) {
       fmt::print("  {}\n", reason);
     }
@@ -191,10 +214,12 @@ class CheckVerb final : public Verb {
           launches == 1 ? "" : fmt::format("{} programs, the last of ", launches), ranks,
           ranks == 1 ? "" : "s");
     }
+    fmt::print("{}", Indented(waits_));
   }
 
   std::string directory_;
   CaptureFlags flags_;
+  std::string waits_;  // as text
 };
 
 }  // namespace

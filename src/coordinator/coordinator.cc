@@ -51,6 +51,12 @@ bool MustCome(const Wait& wait, size_t absent_members) {
   return listed <= absent_members;
 }
 
+bool Awaits(const Wait& wait, uint32_t rank) {
+  return std::any_of(wait.members.begin(), wait.members.end(), [&](const Wait::Member& member) {
+    return member.rank == rank && !member.waiting;
+  });
+}
+
 std::set<uint32_t> WaitingIn(const std::vector<Wait>& waits) {
   std::set<uint32_t> waiting;
   for (const Wait& wait : waits) {
@@ -1299,7 +1305,18 @@ void Coordinator::Tick(int64_t now_ns, const std::map<uint32_t, Idleness>& idle)
     if (first_failed == nullptr || since_ns < gone_ns_.at(first_failed->rank))
       first_failed = &state;
   }
-  if (first_failed != nullptr && now_ns - gone_ns_.at(first_failed->rank) >= rules_.end_grace_ns) {
+  if (first_failed != nullptr) {
+    // Who needs it may still be on the way to the call that shows it.
+    const bool needed = std::any_of(waits.begin(), waits.end(), [&](const Wait& wait) {
+      return Awaits(wait, first_failed->rank);
+    });
+    const bool others_live = std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) {
+      return rank.second.life == RankState::Life::kConnected;
+    });
+    const int64_t grace_ns = needed || !others_live
+                                 ? rules_.end_grace_ns
+                                 : std::max(rules_.end_grace_ns, rules_.exit_grace_ns);
+    if (now_ns - gone_ns_.at(first_failed->rank) < grace_ns) return;
     JudgeMismatches(now_ns, true);
     if (!diagnosis_) Fail(DiagnoseEnd(*first_failed, waits));
     return;
@@ -1308,11 +1325,8 @@ void Coordinator::Tick(int64_t now_ns, const std::map<uint32_t, Idleness>& idle)
     const uint32_t rank = gone.first;
     if (now_ns - gone.second < rules_.exit_grace_ns) continue;
     for (const Wait& wait : waits) {
-      const bool needed = std::any_of(
-          wait.members.begin(), wait.members.end(),
-          [&](const Wait::Member& member) { return member.rank == rank && !member.waiting; });
       // A communicator of part of the job: the gone rank is only one of those who might have come.
-      if (!needed || !MustCome(wait, wait.absent)) continue;
+      if (!Awaits(wait, rank) || !MustCome(wait, wait.absent)) continue;
       Fail(DiagnoseEnd(ranks_.at(rank), waits));
       return;
     }

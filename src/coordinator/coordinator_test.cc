@@ -577,7 +577,9 @@ TEST_F(CoordinatorTest, SendCycleIsNamed) {
   const Diagnosis* d = coordinator_->diagnosis();
   ASSERT_NE(d, nullptr);
   EXPECT_EQ(d->kind, "cycle");
-  EXPECT_EQ(d->headline, "ranks 0-2 wait for each other in a cycle");
+  EXPECT_THAT(
+      d->headline,
+      StartsWith("ranks 0-2 wait for each other in a cycle: rank 0 in Send #1 from rank 0"));
   ASSERT_EQ(d->parties.size(), 3u);
   EXPECT_THAT(d->parties[0].text,
               HasSubstr("for rank 1, which has called it at ring.py:1 but is held"));
@@ -585,15 +587,58 @@ TEST_F(CoordinatorTest, SendCycleIsNamed) {
 }
 
 TEST_F(CoordinatorTest, CommunicatorsInDifferentOrderAreACycle) {
-  Start(2);
+  Start(4);
   const uint32_t first = World();
-  for (uint32_t rank = 0; rank < 2; ++rank) Create(rank, rank, 2, 'b');
-  PostAndArrive(0, {Record(first, Op::kAllReduce, 8)});
-  PostAndArrive(1, {Record(first + 1, Op::kAllReduce, 8)});
+  for (uint32_t rank = 0; rank < 4; ++rank) Create(rank, rank, 4, 'b');
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    Site(rank, 1, rank == 2 ? "faulty.py:1" : "loop.py:1");
+    PostAndArrive(rank, {Record(rank == 2 ? first + 1 : first, Op::kAllReduce, 8)}, 1);
+  }
   Tick(kSecond, AllIdle(2 * kSecond));
+  const Diagnosis* d = coordinator_->diagnosis();
+  ASSERT_NE(d, nullptr);
+  EXPECT_EQ(d->kind, "cycle");
+  EXPECT_EQ(d->headline,
+            "ranks 0-3 wait for each other in a cycle: ranks 0,1,3 in AllReduce #1 of communicator "
+            "1, rank 2 in AllReduce #1 of communicator 2");
+  ASSERT_EQ(d->parties.size(), 2u);
+  EXPECT_EQ(d->parties[0].ranks, (std::vector<uint32_t>{0, 1, 3}));
+  EXPECT_EQ(d->parties[0].call_site, "loop.py:1");
+  EXPECT_EQ(d->parties[0].comm, first);
+  EXPECT_THAT(d->parties[1].text, HasSubstr("for ranks 0,1,3"));
+  EXPECT_EQ(d->parties[1].call_site, "faulty.py:1");
+  EXPECT_EQ(d->parties[1].comm, first + 1);
+  EXPECT_EQ(d->parties[1].call, 1u);
+  EXPECT_THAT(d->hint, HasSubstr("same order"));
+}
+
+TEST_F(CoordinatorTest, DiagnosisIsReadBackAsItWasWritten) {
+  Diagnosis d;
+  d.kind = "cycle";
+  d.headline = "ranks 0,1 wait";
+  d.comm = 3;
+  d.comm_ranks = {0, 1};
+  d.call = 7;
+  d.parties = {{{0}, "waits", "a.py:1", 3, 7}, {{1}, "waits too", ""}};
+  d.hint = "mend it";
+  const Diagnosis read = Diagnosis::FromJson(d.Json());
+  EXPECT_EQ(read.Json(), d.Json());
+  EXPECT_EQ(read.Text(), d.Text());
+  EXPECT_EQ(
+      Diagnosis::FromJson({{"parties", 3}, {"headline", false}, {"communicator", "x"}}).Text(), "");
+}
+
+TEST_F(CoordinatorTest, FailureIsToldWhenItIsKnownWhatNeedsTheRank) {
+  Start(2);
+  const uint32_t comm = World();
+  coordinator_->OnRankEnded(1, {-1, 9, "", "", ""}, now_);
+  Tick(kSecond / 2);
+  EXPECT_EQ(coordinator_->diagnosis(), nullptr);
+  PostAndArrive(0, {Record(comm, Op::kAllReduce, 8)});
+  Tick(kSecond / 10);
   ASSERT_NE(coordinator_->diagnosis(), nullptr);
-  EXPECT_EQ(coordinator_->diagnosis()->kind, "cycle");
-  EXPECT_THAT(coordinator_->diagnosis()->hint, HasSubstr("same order"));
+  EXPECT_EQ(coordinator_->diagnosis()->headline,
+            "rank 1 was killed by SIGKILL (9), while AllReduce #1 of communicator 1 needs it");
 }
 
 TEST_F(CoordinatorTest, RankThatRaisesIsNamedWithItsErrorAndWhoWaits) {

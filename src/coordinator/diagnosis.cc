@@ -153,9 +153,53 @@ nlohmann::ordered_json Diagnosis::Json() const {
   for (const Party& party : parties) {
     json["parties"].push_back(
         {{"ranks", party.ranks}, {"text", party.text}, {"call_site", party.call_site}});
+    if (party.comm != 0) {
+      json["parties"].back()["communicator"] = party.comm;
+      json["parties"].back()["call"] = party.call;
+    }
   }
   json["hint"] = hint;
   return json;
+}
+
+Diagnosis Diagnosis::FromJson(const nlohmann::ordered_json& json) {
+  using Json = nlohmann::ordered_json;
+  const auto text = [](const Json& from, const char* key) {
+    const auto found = from.find(key);
+    return found != from.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  const auto number = [](const Json& from, const char* key) {
+    const auto found = from.find(key);
+    return found != from.end() && found->is_number_unsigned() ? found->get<uint64_t>() : 0;
+  };
+  const auto list = [](const Json& from, const char* key) {
+    const auto found = from.find(key);
+    return found != from.end() && found->is_array() ? *found : Json::array();
+  };
+  const auto ranks = [&](const Json& from) {
+    std::vector<uint32_t> numbers;
+    for (const Json& rank : list(from, "ranks")) {
+      if (rank.is_number_unsigned()) numbers.push_back(rank.get<uint32_t>());
+    }
+    return numbers;
+  };
+  Diagnosis diagnosis;
+  if (!json.is_object()) return diagnosis;
+  diagnosis.kind = text(json, "kind");
+  diagnosis.headline = text(json, "headline");
+  diagnosis.hint = text(json, "hint");
+  if (const auto comm = json.find("communicator"); comm != json.end() && comm->is_object()) {
+    diagnosis.comm = static_cast<uint32_t>(number(*comm, "number"));
+    diagnosis.comm_ranks = ranks(*comm);
+  }
+  if (json.contains("call")) diagnosis.call = number(json, "call");
+  for (const Json& party : list(json, "parties")) {
+    if (!party.is_object()) continue;
+    diagnosis.parties.push_back({ranks(party), text(party, "text"), text(party, "call_site"),
+                                 static_cast<uint32_t>(number(party, "communicator")),
+                                 number(party, "call")});
+  }
+  return diagnosis;
 }
 
 std::string ProcessEnd::Text() const {
@@ -274,26 +318,38 @@ Diagnosis DiagnoseBlocked(const std::vector<Wait>& waits, const std::vector<Rank
   path.erase(path.begin(), path.begin() + static_cast<ptrdiff_t>(seen[rank]));
   std::vector<uint32_t> cycle;
   std::set<uint32_t> comms;
+  std::string where;
   for (const Edge& edge : path) {
-    cycle.push_back(edge.from);
-    comms.insert(edge.wait->comm);
-    const Member& self =
-        *std::find_if(edge.wait->members.begin(), edge.wait->members.end(),
-                      [&](const Member& m) { return m.rank == edge.from && m.waiting; });
-    const auto other =
-        std::find_if(edge.wait->members.begin(), edge.wait->members.end(),
-                     [&](const Member& m) { return m.rank == edge.to && !m.waiting; });
-    const bool behind = other != edge.wait->members.end() && other->called;
-    diagnosis.parties.push_back(
-        {{edge.from},
-         fmt::format(
-             "waits in {} ({}) for rank {}{}", edge.wait->name, self.expectation, edge.to,
-             behind ? fmt::format(", which has called it{} but is held by what it waits in itself",
-                                  At(other->call_site))
-                    : ""),
-         self.call_site});
+    const Wait& wait = *edge.wait;
+    comms.insert(wait.comm);
+    const auto of = [&](uint32_t member, bool waiting) {
+      return std::find_if(wait.members.begin(), wait.members.end(), [&](const Member& m) {
+        return m.rank == member && m.waiting == waiting;
+      });
+    };
+    const Member& self = *of(edge.from, true);
+    // Those who wait beside it, at the same place for the same, are its party.
+    Party party{{}, "", self.call_site, wait.comm, wait.call};
+    for (const Member& member : Waiting(wait)) {
+      if (member.expectation == self.expectation && member.call_site == self.call_site)
+        party.ranks.push_back(member.rank);
+    }
+    cycle.insert(cycle.end(), party.ranks.begin(), party.ranks.end());
+    const std::vector<uint32_t> missing = Missing(wait);
+    const auto other = of(edge.to, false);
+    const bool behind = missing.size() == 1 && other != wait.members.end() && other->called;
+    party.text = fmt::format(
+        "{} in {} ({}) for {}{}", party.ranks.size() == 1 ? "waits" : "wait", wait.name,
+        self.expectation, Ranks(missing),
+        behind ? fmt::format(", which has called it{} but is held by what it waits in itself",
+                             At(other->call_site))
+               : "");
+    where += fmt::format("{}{} in {}", where.empty() ? ": " : ", ", Ranks(party.ranks), wait.name);
+    diagnosis.parties.push_back(std::move(party));
   }
-  diagnosis.headline = fmt::format("{} wait for each other in a cycle", Ranks(cycle));
+  constexpr size_t kShown = 4;  // of which the headline says where they wait
+  diagnosis.headline = fmt::format("{} wait for each other in a cycle{}", Ranks(cycle),
+                                   path.size() <= kShown ? where : "");
   if (comms.size() == 1) {
     diagnosis.comm = path.front().wait->comm;
     diagnosis.comm_ranks = path.front().wait->comm_ranks;
@@ -302,9 +358,11 @@ Diagnosis DiagnoseBlocked(const std::vector<Wait>& waits, const std::vector<Rank
   const bool point_to_point = std::all_of(path.begin(), path.end(), [](const Edge& edge) {
     return edge.wait->kind == Wait::Kind::kPointToPoint;
   });
-  diagnosis.hint = point_to_point ? "put the sends and receives of a step into one group "
-                                    "(batch_isend_irecv), or let one side receive first"
-                                  : "call the communicators in the same order on every rank";
+  diagnosis.hint =
+      point_to_point
+          ? "put the sends and receives of a step into one group "
+            "(batch_isend_irecv), or let one side receive first"
+          : "call the communicators in the same order on every rank, and leave no call out";
   return diagnosis;
 }
 

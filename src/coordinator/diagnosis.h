@@ -27,6 +27,9 @@ struct Party {
   std::vector<uint32_t> ranks;
   std::string text;       // "calls AllReduce float32 sum, 1000 elements"
   std::string call_site;  // "train.py:12 in step < train.py:40 in main"; "" where unknown
+  /// Of parties that wait in different communications: which; else the diagnosis's.
+  uint32_t comm = 0;
+  uint64_t call = 0;
 };
 
 struct Diagnosis {
@@ -41,6 +44,8 @@ struct Diagnosis {
 
   std::string Text() const;
   nlohmann::ordered_json Json() const;
+  /// What Json() wrote; members that are not there, or are something else, stay empty.
+  static Diagnosis FromJson(const nlohmann::ordered_json& json);
 };
 
 /// How a rank's process ended.

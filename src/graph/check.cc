@@ -78,7 +78,7 @@ void CheckCommunicator(const Graph& graph, const Communicator& comm,
                         (!HasRoot(c.op) || x.peer[xs[i]] == y.peer[ys[i]]);
       if (same) continue;
       findings->push_back({FindingKind::kMismatch,
-                           absl::StrCat("communicator ", comm.number, ", collective ", i, ": ",
+                           absl::StrCat("communicator ", comm.number, ", collective #", i + 1, ": ",
                                         Describe(x, p, xs[i]), "; ", Describe(y, q, ys[i])),
                            {x.rank, y.rank}});
       break;
@@ -135,7 +135,7 @@ void CheckChannels(const Graph& graph, size_t limit, std::vector<Finding>* findi
       const Call& d = graph.program_of(y).calls[received[i][m]];
       if (c.count == d.count && c.dtype == d.dtype) continue;
       findings->push_back({FindingKind::kMismatch,
-                           absl::StrCat("communicator ", comm.number, ", message ", m, ": ",
+                           absl::StrCat("communicator ", comm.number, ", message #", m + 1, ": ",
                                         Describe(x, graph.program_of(x), sent[i][m]), "; ",
                                         Describe(y, graph.program_of(y), received[i][m])),
                            {from_rank, to_rank}});
@@ -152,7 +152,7 @@ std::string DescribeNode(const Graph& graph, NodeId node) {
   std::string what = "node";
   if (op.kind == OpKind::kComm) {
     const Call& call = program.calls[op.a];
-    what = absl::StrCat(std::string(CommOpName(call.op)), " ", op.b, " of communicator ",
+    what = absl::StrCat(std::string(CommOpName(call.op)), " #", op.b + 1, " of communicator ",
                         graph.communicators[rank.comm[call.participant]].number);
     if (call.call_site < program.strings.size())
       absl::StrAppend(&what, " at ", program.strings[call.call_site]);
@@ -231,6 +231,110 @@ void CheckCycles(const Graph& graph, std::vector<Finding>* findings) {
   findings->push_back(std::move(finding));
 }
 
+// A collective as a thread of the host launches it. Those of one group have one `unit`: NCCL orders
+// them itself.
+struct Launch {
+  uint32_t participant;
+  uint32_t number;  // on its communicator
+  uint32_t call;
+  uint32_t thread;
+  size_t unit;
+};
+
+std::vector<Launch> Launches(const Program& program) {
+  std::vector<Launch> launches;
+  const std::vector<Enqueue> enqueues = program.Enqueues();
+  for (size_t unit = 0; unit < enqueues.size(); ++unit) {
+    const auto& [place, by] = enqueues[unit];
+    const std::vector<Op>& ops = program.sequences[place.sequence].ops;
+    for (uint32_t i = place.op; i < place.op + std::max<uint32_t>(ops[place.op].detail, 1); ++i) {
+      if (ops[i].kind != OpKind::kComm) break;
+      const Call& call = program.calls[ops[i].a];
+      if (IsCollective(call.op))
+        launches.push_back({call.participant, ops[i].b, ops[i].a, by.sequence, unit});
+    }
+  }
+  return launches;
+}
+
+// Of two communicators that several ranks share, every one of these must launch the collectives in
+// one order. They are compared with the first.
+void CheckOrder(const Graph& graph, size_t limit, std::vector<Finding>* findings) {
+  struct Sharer {
+    uint32_t rank, first, second;  // participants
+  };
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<Sharer>> pairs;
+  for (uint32_t r = 0; r < graph.ranks.size(); ++r) {
+    const std::vector<uint32_t>& comms = graph.ranks[r].comm;
+    for (uint32_t p = 0; p < comms.size(); ++p) {
+      for (uint32_t q = 0; q < comms.size(); ++q) {
+        if (comms[p] < comms[q]) pairs[{comms[p], comms[q]}].push_back({r, p, q});
+      }
+    }
+  }
+  std::vector<std::vector<Launch>> launches;
+  for (const Program& program : graph.programs) launches.push_back(Launches(program));
+  const auto of = [&](const Sharer& sharer) {
+    std::vector<Launch> both;
+    for (const Launch& launch : launches[graph.ranks[sharer.rank].program]) {
+      if (launch.participant == sharer.first || launch.participant == sharer.second)
+        both.push_back(launch);
+    }
+    return both;
+  };
+  for (const auto& [comms, sharers] : pairs) {
+    const Sharer& x = sharers.front();
+    const std::vector<Launch> xs = of(x);
+    for (const Sharer& y : sharers) {
+      if (findings->size() >= limit) return;
+      const Rank &rank = graph.ranks[x.rank], &other = graph.ranks[y.rank];
+      if (rank.program == other.program && x.first == y.first && x.second == y.second) continue;
+      const std::vector<Launch> ys = of(y);
+      size_t i = 0;
+      while (i < std::min(xs.size(), ys.size()) && xs[i].number == ys[i].number &&
+             (xs[i].participant == x.first) == (ys[i].participant == y.first)) {
+        ++i;
+      }
+      if (i == std::min(xs.size(), ys.size())) continue;
+      // Each launches first what the other launches later.
+      const auto later = [i](const std::vector<Launch>& in, uint32_t participant, uint32_t number) {
+        return std::find_if(
+            in.begin() + static_cast<std::ptrdiff_t>(i), in.end(),
+            [&](const Launch& l) { return l.participant == participant && l.number == number; });
+      };
+      const bool x_first = xs[i].participant == x.first;
+      const auto x_later = later(xs, x_first ? x.second : x.first, ys[i].number);
+      const auto y_later = later(ys, x_first ? y.first : y.second, xs[i].number);
+      if (x_later == xs.end() || y_later == ys.end()) continue;
+      // Threads that nothing orders, and calls of one group, have no order that could be wrong.
+      if (xs[i].thread != x_later->thread || ys[i].thread != y_later->thread ||
+          xs[i].unit == x_later->unit || ys[i].unit == y_later->unit) {
+        continue;
+      }
+      const auto describe = [&](const Rank& who, const Launch& launch) {
+        const Program& program = graph.program_of(who);
+        const Call& call = program.calls[launch.call];
+        return absl::StrCat(std::string(CommOpName(call.op)), " #", launch.number + 1,
+                            " of communicator ",
+                            graph.communicators[who.comm[launch.participant]].number,
+                            call.call_site < program.strings.size()
+                                ? absl::StrCat(" (", program.strings[call.call_site], ")")
+                                : std::string());
+      };
+      findings->push_back(
+          {FindingKind::kOrder,
+           absl::StrCat("communicators ", graph.communicators[comms.first].number, " and ",
+                        graph.communicators[comms.second].number,
+                        " are used in different orders: rank ", rank.rank, " launches ",
+                        describe(rank, xs[i]), " before ", describe(rank, *x_later), "; rank ",
+                        other.rank, " launches ", describe(other, ys[i]), " before ",
+                        describe(other, *y_later), "; on GPUs this may hang"),
+           {rank.rank, other.rank}});
+      break;
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<Finding> CheckStructure(const Graph& graph, size_t limit) {
@@ -243,6 +347,7 @@ std::vector<Finding> CheckStructure(const Graph& graph, size_t limit) {
   }
   if (findings.size() < limit) CheckChannels(graph, limit, &findings);
   if (findings.empty() && graph.ops <= kMaxCycleSearchOps) CheckCycles(graph, &findings);
+  if (findings.empty()) CheckOrder(graph, limit, &findings);
   return findings;
 }
 

@@ -1,6 +1,6 @@
-// Structure checks of a graph: communications that nobody answers, that contradict each other, or
-// that wait in a circle. Also the graph spelt out as an explicit list of edges, for tools and small
-// graphs.
+// Structure checks of a graph: communications that nobody answers, that contradict each other, that
+// wait in a circle, or that ranks launch in different orders. Also the graph spelt out as an
+// explicit list of edges, for tools and small graphs.
 //
 // Stateless; thread-safe.
 //
@@ -21,6 +21,7 @@ enum class FindingKind {
   kUnmatched,     // a collective that not all members call, a send without its receive
   kMismatch,      // operation, type, count, reduction or root differ
   kCycle,         // operations that wait for each other
+  kOrder,         // collectives of two communicators, launched in different orders
   kDisagreement,  // the coordinator counted something else (matching_table.h)
 };
 
@@ -30,8 +31,9 @@ struct Finding {
   std::vector<uint32_t> ranks;  // world ranks
 };
 
-/// Returns at most `limit` findings, most basic first: cycles are looked for only when everything
-/// matches.
+/// Returns at most `limit` findings, most basic first: cycles and orders are looked for only when
+/// everything matches. Orders matter although nothing waited: without a dependency between the two,
+/// kernels of NCCL that hold what the other needs hang on a GPU.
 std::vector<Finding> CheckStructure(const Graph& graph, size_t limit = 20);
 
 /// One operation of one rank.

@@ -44,12 +44,13 @@ class GraphTest : public ::testing::Test {
     return graph.ok() ? *std::move(graph) : Graph();
   }
 
-  // A rank that makes the given calls on one stream of a communicator of `world` ranks.
+  // A rank that makes the given calls on one stream, of two communicators of `world` ranks each.
   struct CallSpec {
     CommOp op;
     uint64_t count = 4;
     int32_t peer = -1;
     uint32_t dtype = 7;
+    uint32_t comm = 1;
   };
   void WriteRank(uint32_t rank, uint32_t world, const std::vector<CallSpec>& calls,
                  bool two_streams = false) {
@@ -59,12 +60,12 @@ class GraphTest : public ::testing::Test {
     const uint32_t streams[] = {w.AddStream(0, 0, "a"), w.AddStream(0, 0, "b")};
     std::vector<uint32_t> ranks(world);
     std::iota(ranks.begin(), ranks.end(), 0);
-    w.Communicator({1, world, rank, 0, 0}, ranks.data());
+    for (const uint32_t comm : {1, 2}) w.Communicator({comm, world, rank, 0, 0}, ranks.data());
     std::map<std::pair<CommOp, int32_t>, uint64_t> order;
-    uint64_t collectives = 0;
+    std::map<uint32_t, uint64_t> collectives;  // of each communicator
     for (size_t i = 0; i < calls.size(); ++i) {
       CallRecord call{};
-      call.comm = 1;
+      call.comm = calls[i].comm;
       call.op = static_cast<uint32_t>(calls[i].op);
       call.dtype = calls[i].dtype;
       call.count = calls[i].count;
@@ -72,8 +73,8 @@ class GraphTest : public ::testing::Test {
       call.peer = calls[i].peer;
       call.group = 1;
       call.call_site = w.String("line" + std::to_string(i));
-      const uint64_t sequence =
-          IsCollective(calls[i].op) ? collectives++ : order[{calls[i].op, calls[i].peer}]++;
+      const uint64_t sequence = IsCollective(calls[i].op) ? collectives[call.comm]++
+                                                          : order[{calls[i].op, calls[i].peer}]++;
       w.Comm(streams[two_streams ? i % 2 : 0], w.Call(call), sequence, ValueSource::kExact);
     }
     ASSERT_EQ(w.Close(0), 0);
@@ -369,7 +370,7 @@ TEST_F(GraphTest, MismatchNamesBothSidesAndTheirCallSites) {
   const auto findings = CheckStructure(*LoadJob(directory_));
   ASSERT_THAT(findings, SizeIs(1));
   EXPECT_EQ(findings[0].kind, FindingKind::kMismatch);
-  EXPECT_THAT(findings[0].text, HasSubstr("collective 1: rank 0: AllReduce of 8"));
+  EXPECT_THAT(findings[0].text, HasSubstr("collective #2: rank 0: AllReduce of 8"));
   EXPECT_THAT(findings[0].text, HasSubstr("rank 1: AllReduce of 9"));
   EXPECT_THAT(findings[0].text, HasSubstr("line1"));
 }
@@ -412,6 +413,40 @@ TEST_F(GraphTest, CrossedSendsThatDoNotFitAreACycle) {
 TEST_F(GraphTest, CrossedSendsOnTwoStreamsAreNone) {
   WriteRank(0, 2, {{CommOp::kSend, 2 << 20, 1}, {CommOp::kRecv, 2 << 20, 1}}, true);
   WriteRank(1, 2, {{CommOp::kSend, 2 << 20, 0}, {CommOp::kRecv, 2 << 20, 0}}, true);
+  EXPECT_THAT(CheckStructure(*LoadJob(directory_)), IsEmpty());
+}
+
+TEST_F(GraphTest, CommunicatorsInDifferentOrdersAreFoundThoughNothingWaits) {
+  const GraphTest::CallSpec first = {.op = CommOp::kAllReduce},
+                            second = {.op = CommOp::kAllGather, .comm = 2};
+  WriteRank(0, 2, {first, second, first, second}, true);
+  WriteRank(1, 2, {first, second, second, first}, true);
+  const auto findings = CheckStructure(*LoadJob(directory_));
+  ASSERT_THAT(findings, SizeIs(1));
+  EXPECT_EQ(findings[0].kind, FindingKind::kOrder);
+  EXPECT_EQ(findings[0].text,
+            "communicators 1 and 2 are used in different orders: rank 0 launches AllReduce #2 of "
+            "communicator 1 (line2) before AllGather #2 of communicator 2 (line3); rank 1 launches "
+            "AllGather #2 of communicator 2 (line2) before AllReduce #2 of communicator 1 (line3); "
+            "on GPUs this may hang");
+}
+
+TEST_F(GraphTest, CommunicatorsInDifferentOrdersOnOneStreamAreACycle) {
+  const GraphTest::CallSpec first = {.op = CommOp::kAllReduce},
+                            second = {.op = CommOp::kAllGather, .comm = 2};
+  WriteRank(0, 2, {first, second});
+  WriteRank(1, 2, {second, first});
+  const auto findings = CheckStructure(*LoadJob(directory_));
+  ASSERT_THAT(findings, SizeIs(1));
+  EXPECT_EQ(findings[0].kind, FindingKind::kCycle);
+}
+
+TEST_F(GraphTest, CommunicatorsInOneOrderAreSoundWhateverTheirCallsOnOthers) {
+  const GraphTest::CallSpec first = {.op = CommOp::kAllReduce},
+                            second = {.op = CommOp::kAllGather, .comm = 2};
+  const GraphTest::CallSpec send = {CommOp::kSend, 4, 1}, receive = {CommOp::kRecv, 4, 0};
+  WriteRank(0, 2, {send, first, second, first}, true);
+  WriteRank(1, 2, {first, second, receive, first}, true);
   EXPECT_THAT(CheckStructure(*LoadJob(directory_)), IsEmpty());
 }
 

@@ -291,21 +291,10 @@ absl::StatusOr<Report> Build(const std::string& directory, const ReportOptions& 
     return opened.status();
   }
 
-  std::string target_text = options.target;
-  if (target_text.empty() && job.is_object() && job.contains("target") &&
-      job["target"].is_object() && job["target"].contains("text") &&
-      job["target"]["text"].is_string()) {
-    target_text = job["target"]["text"].get<std::string>();
-  }
   absl::StatusOr<graph::Graph> graph = graph::LoadJob(
       directory, {.allow_incomplete = options.allow_incomplete, .launch = options.launch});
-  if (target_text.empty()) {
-    target_text = kDefaultTarget;
-    if (graph.ok() && graph->world > 8)
-      target_text = absl::StrCat(kDefaultTarget, ":", (graph->world + 7) / 8);
-    report.warnings.push_back(absl::StrCat("the job names no target; ", target_text, " was taken"));
-  }
-  PRISM_ASSIGN_OR_RETURN(engine::Target target, engine::ParseTarget(target_text));
+  PRISM_ASSIGN_OR_RETURN(engine::Target target, TargetOf(job, graph.ok() ? graph->world : 0,
+                                                         options.target, &report.warnings));
   PredictOptions predict;
   predict.target = std::move(target);
   predict.network = options.network;
@@ -389,6 +378,20 @@ absl::StatusOr<Report> Build(const std::string& directory, const ReportOptions& 
 }
 
 }  // namespace
+
+absl::StatusOr<engine::Target> TargetOf(const ordered_json& job, uint32_t world, std::string wanted,
+                                        std::vector<std::string>* warnings) {
+  if (wanted.empty() && job.is_object() && job.contains("target") && job["target"].is_object() &&
+      job["target"].contains("text") && job["target"]["text"].is_string()) {
+    wanted = job["target"]["text"].get<std::string>();
+  }
+  if (wanted.empty()) {
+    wanted = kDefaultTarget;
+    if (world > 8) wanted = absl::StrCat(kDefaultTarget, ":", (world + 7) / 8);
+    warnings->push_back(absl::StrCat("the job names no target; ", wanted, " was taken"));
+  }
+  return engine::ParseTarget(wanted);
+}
 
 absl::StatusOr<Report> BuildReport(const std::string& directory, const ReportOptions& options) {
   return Build(directory, options, /*must_predict=*/false);

@@ -71,6 +71,11 @@ struct Report {
   nlohmann::ordered_json Json() const;
 };
 
+/// The target that is wanted; "": the one that `job` (its job.json) names, else one that holds
+/// `world` ranks, with a warning.
+absl::StatusOr<engine::Target> TargetOf(const nlohmann::ordered_json& job, uint32_t world,
+                                        std::string wanted, std::vector<std::string>* warnings);
+
 /// Reads the job, predicts it on the target and writes the timeline. An error: there is no such
 /// job, nothing in it is readable, or an option is wrong. A job that cannot be predicted still
 /// gives a report.

@@ -47,37 +47,6 @@ def test_python_reads_its_program_from_a_pipe(prism, tmp_path):
     assert (result.returncode, result.stdout) == (0, "['-', 'a']\n"), result.stderr
 
 
-FAULT_TABLE = [
-    # fault, what the headline says, what the odd rank's party says
-    ("count", "AllReduce #6 of communicator 1: rank 2 disagrees with the other 3", "1001 elements"),
-    ("type", "AllReduce #6 of communicator 1: rank 2 disagrees with the other 3", "float16"),
-    ("root", "Broadcast #5 of communicator 1: rank 2 disagrees with the other 3", "from member 2"),
-    ("op", "call #6 of communicator 1: rank 2 disagrees with the other 3", "AllGather float32"),
-    ("missing", "call #6 of communicator 1: rank 2 disagrees with the other 3", "Broadcast float32"),
-    ("exit", "rank 2 exited with code 0, while AllReduce #6 of communicator 1 needs it", "exited with code 0"),
-    ("raise", "rank 2 exited with code 1: RuntimeError: rank 2 met a bad sample", "RuntimeError"),
-    ("kill", "rank 2 was killed by SIGKILL (9)", "killed by SIGKILL"),
-]
-
-
-@pytest.mark.parametrize("fault, headline, odd", FAULT_TABLE, ids=[row[0] for row in FAULT_TABLE])
-def test_fault_is_named_with_both_sides(prism, fault, headline, odd):
-    result = prism.capture("torchrun", "--nproc-per-node", 4, FAULTS, "--fault", fault, "--fault-rank", 2)
-    assert result.code not in (0, 125), result.err
-    diagnosis = result.read("diagnosis.json")
-    assert diagnosis["headline"].startswith(headline)
-    assert headline in result.err
-    assert any(party["ranks"] == [2] and odd in party["text"] for party in diagnosis["parties"]), diagnosis
-    if fault not in ("raise", "kill"):
-        assert any(party["ranks"] == [0, 1, 3] for party in diagnosis["parties"]), diagnosis
-    if fault == "count":
-        assert [party["call_site"].split(" < ")[0] for party in diagnosis["parties"]] == ["faults.py:35 in average"] * 2
-        assert "average_faulty" in diagnosis["parties"][1]["call_site"]
-    job = result.read("job.json")
-    assert job["state"] == "failed" and job["reason"] == diagnosis["headline"]
-    assert not list(result.job.glob("trace/*.pending"))
-
-
 def test_trace_of_a_killed_rank_has_all_that_it_did(prism):
     result = prism.capture("torchrun", "--nproc-per-node", 4, FAULTS, "--fault", "kill", "--fault-rank", 2)
     for rank, collectives in enumerate([6, 6, 5, 6]):  # a broadcast and an average in each of two steps, then a broadcast
@@ -157,7 +126,7 @@ def test_sends_that_wait_for_each_other_are_a_cycle(prism):
     result = prism.capture("torchrun", "--nproc-per-node", 2, PROGRAMS / "hang.py", "send")
     assert result.code == 1
     assert result.read("diagnosis.json")["kind"] == "cycle"
-    assert result.read("diagnosis.json")["headline"] == "ranks 0,1 wait for each other in a cycle"
+    assert result.read("diagnosis.json")["headline"].startswith("ranks 0,1 wait for each other in a cycle: rank 0 in Send #1 from rank 0 to rank 1")
 
 
 def test_sends_that_fit_into_the_fifos_end_before_their_receives(prism):
@@ -268,7 +237,7 @@ def test_json_is_one_object_on_stdout(prism):
     result = prism.capture("torchrun", "--nproc-per-node", 2, FAULTS, flags=("--json", "--tee", "none"))
     answer = json.loads(result.out)
     assert answer["schema"] == "prism.capture" and answer["schema_version"] == 1
-    assert answer["state"] == "complete" and answer["world"] == 2 and answer["operations"] == 10
+    assert answer["state"] == "complete" and answer["world"] == 2 and answer["operations"] == 25  # of 5 steps: 3 collectives, 2 messages
 
 
 def test_check_of_a_program_reports_its_structure(prism):

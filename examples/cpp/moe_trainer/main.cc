@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -17,7 +16,6 @@
 #include "examples/cpp/moe_trainer/gpu.h"
 #include "examples/cpp/moe_trainer/options.h"
 #include "examples/cpp/moe_trainer/processes.h"
-#include "examples/cpp/moe_trainer/rendezvous.h"
 #include "examples/cpp/moe_trainer/trainer.h"
 
 namespace moe_trainer {
@@ -33,31 +31,14 @@ struct Summary {
 
 ncclUniqueId AgreeOnId(const Identity& identity) {
   ncclUniqueId id;
-  if (identity.world == 1) {
+  const std::string bytes = FromRankZero(identity, "moe_trainer/id", kRendezvousTimeout, [&] {
     MOE_TRAINER_CHECK(ncclGetUniqueId(&id));
-    return id;
-  }
-  std::unique_ptr<StoreServer> server;
-  if (!identity.store_is_served && identity.rank == 0)
-    server = std::make_unique<StoreServer>(ListenOn(identity.address, identity.port));
-  StoreClient store(identity.address, identity.port, kRendezvousTimeout);
-  if (identity.rank == 0) {
-    MOE_TRAINER_CHECK(ncclGetUniqueId(&id));
-    store.Set("moe_trainer/id", std::string(id.internal, sizeof id.internal));
-  } else {
-    const std::string bytes = store.Get("moe_trainer/id");
-    if (bytes.size() != sizeof id.internal)
-      throw std::runtime_error("the store holds an id of " + std::to_string(bytes.size()) +
-                               " bytes: is another job using MASTER_PORT?");
-    memcpy(id.internal, bytes.data(), sizeof id.internal);
-  }
-  if (server != nullptr) {
-    // The server lives until everybody has read.
-    for (int rank = 1; rank < identity.world; ++rank)
-      store.Get("moe_trainer/read/" + std::to_string(rank));
-  } else if (!identity.store_is_served) {
-    store.Set("moe_trainer/read/" + std::to_string(identity.rank), "");
-  }
+    return std::string(id.internal, sizeof id.internal);
+  });
+  if (bytes.size() != sizeof id.internal)
+    throw std::runtime_error("the store holds an id of " + std::to_string(bytes.size()) +
+                             " bytes: is another job using MASTER_PORT?");
+  memcpy(id.internal, bytes.data(), sizeof id.internal);
   return id;
 }
 

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <stdexcept>
 
 #include "examples/cpp/moe_trainer/rendezvous.h"
@@ -103,6 +104,30 @@ std::optional<int> LaunchProcesses(int processes, int gpus_per_node) {
     ranks.erase(found);
   }
   return code;
+}
+
+std::string FromRankZero(const Identity& identity, const std::string& key,
+                         std::chrono::seconds timeout, const std::function<std::string()>& make) {
+  if (identity.world == 1) return make();
+  std::unique_ptr<StoreServer> server;
+  if (!identity.store_is_served && identity.rank == 0)
+    server = std::make_unique<StoreServer>(ListenOn(identity.address, identity.port));
+  StoreClient store(identity.address, identity.port, timeout);
+  std::string value;
+  if (identity.rank == 0) {
+    value = make();
+    store.Set(key, value);
+  } else {
+    value = store.Get(key);
+  }
+  if (server != nullptr) {
+    // The server lives until everybody has read.
+    for (int rank = 1; rank < identity.world; ++rank)
+      store.Get(key + "/read/" + std::to_string(rank));
+  } else if (!identity.store_is_served) {
+    store.Set(key + "/read/" + std::to_string(identity.rank), "");
+  }
+  return value;
 }
 
 }  // namespace moe_trainer

@@ -4,6 +4,8 @@
 #ifndef MOE_TRAINER_PROCESSES_H_
 #define MOE_TRAINER_PROCESSES_H_
 
+#include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -24,6 +26,10 @@ Identity IdentityFromEnvironment();
 /// the environment as torchrun would and returns nothing. In the parent: waits for all, ends the
 /// others when one fails, returns the exit code: the first failed rank's.
 std::optional<int> LaunchProcesses(int processes, int gpus_per_node);
+
+/// What `make` returns on rank 0, on every rank: by way of the store. Throws.
+std::string FromRankZero(const Identity& identity, const std::string& key,
+                         std::chrono::seconds timeout, const std::function<std::string()>& make);
 
 }  // namespace moe_trainer
 

@@ -2,8 +2,8 @@
 //
 // Reads the calling thread's own Python frames without the GIL (python_frames.h), which takes
 // no lock and allocates nothing: NCCL is usually called with the GIL released, and taking it could
-// deadlock with whoever holds it. Without an interpreter, names the innermost C frame outside of
-// prism, NCCL and torch. Thread-safe.
+// deadlock with whoever holds it. Without an interpreter, names the innermost functions of the
+// compiled program (native_frames.h). Thread-safe.
 //
 //   char text[512];
 //   DescribeCaller(text, sizeof text);   // "train.py:12 in step < train.py:40 in main"

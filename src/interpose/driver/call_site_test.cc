@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "src/interpose/driver/native_frames.h"
+
 namespace prism::interpose {
 namespace {
 
@@ -45,6 +47,31 @@ TEST(CallSiteTest, WithoutInterpreterTheProgramIsNamed) {
   char text[512];
   ASSERT_GT(DescribeCaller(text, sizeof text), 0u);
   EXPECT_NE(std::string(text).find("interpose_test"), std::string::npos) << text;
+}
+
+// Two frames that neither inlining nor a tail call removes.
+[[gnu::noinline]] std::string InnerCaller() {
+  std::string text = NativeFrames(4);
+  asm volatile("" : : "r"(&text) : "memory");
+  return text;
+}
+[[gnu::noinline]] std::string OuterCaller() { return InnerCaller() + ""; }
+
+TEST(CallSiteTest, FunctionsThatAreNotExportedAreNamedInnermostFirst) {
+  const std::string text = OuterCaller();
+  const size_t inner = text.find(" in prism::interpose::InnerCaller < interpose_test+0x");
+  const size_t outer = text.find(" in prism::interpose::OuterCaller < interpose_test+0x");
+  ASSERT_NE(inner, std::string::npos) << text;
+  ASSERT_NE(outer, std::string::npos) << text;
+  EXPECT_LT(inner, outer);
+}
+
+TEST(CallSiteTest, NamesAreShownWithoutParametersAndAnonymousNamespaces) {
+  EXPECT_EQ(ShortName("main"), "main");
+  EXPECT_EQ(ShortName("_ZN12_GLOBAL__N_17Trainer7AverageEm14ncclDataType_t"), "Trainer::Average");
+  EXPECT_EQ(ShortName("_ZNK11moe_trainer7Channel4SendERKNS_3GpuEPKfmi"),
+            "moe_trainer::Channel::Send");
+  EXPECT_EQ(ShortName("_ZN3foo3barEv.cold"), "foo::bar");
 }
 
 TEST(CallSiteTest, LongTextIsCutToTheBuffer) {
