@@ -544,6 +544,15 @@ TEST_F(CoordinatorTest, RanksThatNothingInTheJobCanWakeAreBlocked) {
   EXPECT_EQ(d->parties[1].call_site, "train.py:30 in load");
 }
 
+TEST_F(CoordinatorTest, NothingIsSaidOfRanksThatHaveDoneTheirWork) {
+  Start(2);
+  coordinator_->OnRankEnded(0, {0, 0, "", "", ""}, now_);
+  coordinator_->OnRankEnded(1, {0, 0, "", "", ""}, now_);
+  Tick(60 * kSecond, {});
+  EXPECT_EQ(coordinator_->Status(now_), "");
+  EXPECT_EQ(coordinator_->diagnosis(), nullptr);
+}
+
 TEST_F(CoordinatorTest, RankThatIsBlockedAfterOthersHaveEndedIsNamed) {
   Start(2);
   ProcessEnd end;

@@ -421,6 +421,11 @@ Diagnosis DiagnoseIdle(const std::vector<RankState>& ranks) {
 }
 
 std::string IdleLine(const std::vector<RankState>& ranks) {
+  // A launcher may take its time when all is done.
+  const auto is_done = [](const RankState& state) {
+    return state.life == RankState::Life::kGone && state.end.exit_code == 0;
+  };
+  if (std::all_of(ranks.begin(), ranks.end(), is_done)) return "";
   std::string line;
   for (const bool gone : {false, true}) {
     std::map<std::string, std::vector<uint32_t>> groups;
