@@ -61,6 +61,7 @@ std::optional<LinkModel> NetworkTable::MeasuredLinks() const {
     // A quick protocol for small messages, where the bytes begin to count, and a dense one for
     // large messages, where the latency still does.
     const std::vector<Point>& points = curve.points;
+    if (points.size() < 2) return std::nullopt;
     const double least_ns = points[0].ns;
     const auto from = [&](double factor) {
       const auto it = std::find_if(points.begin(), points.end(),
@@ -69,7 +70,6 @@ std::optional<LinkModel> NetworkTable::MeasuredLinks() const {
     };
     const size_t quick = std::max<size_t>(from(kQuickFactor), 2) - 1;
     const size_t dense = std::min(from(kDenseFactor), points.size() - 2);
-    if (points.size() < 2) return std::nullopt;
     for (const auto& [protocol, low, high] :
          {std::tuple{0, size_t{0}, quick}, std::tuple{1, dense, dense + 1}}) {
       const double slope = std::max(
