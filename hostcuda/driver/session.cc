@@ -283,7 +283,7 @@ void Session::Ring(uint32_t index) {
   Member& member = segment_->members[index];
   member.doorbell.fetch_add(1, std::memory_order_seq_cst);
   if (member.sleepers.load(std::memory_order_seq_cst) == 0) return;
-  if (Clock().is_virtual()) {
+  if (Clock().takes_time()) {
     Clock().Wake(index);
   } else {
     syscall(SYS_futex, &member.doorbell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);

@@ -45,8 +45,10 @@ struct Flow {
   uint32_t event, first;
 
   uint64_t WorkAt(uint64_t now_ns) const {
+    // On the wall clock another process may have looked at it later and come first.
+    const uint64_t passed_ns = now_ns - std::min(now_ns, since_ns);
     const auto done =
-        (static_cast<unsigned __int128>(now_ns - since_ns) * kWorkUnits * kWholeLink) / stretch;
+        (static_cast<unsigned __int128>(passed_ns) * kWorkUnits * kWholeLink) / stretch;
     return done >= work ? 0 : work - static_cast<uint64_t>(done);
   }
   static uint64_t EndNs(uint64_t since_ns, uint64_t work, uint64_t stretch) {
