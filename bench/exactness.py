@@ -84,7 +84,7 @@ class Case:
         if job.exists():
             shutil.rmtree(job)  # of an earlier run of this script
         job.parent.mkdir(parents=True, exist_ok=True)
-        launcher = [self.options.python, "-m", "torch.distributed.run"] if nodes == 1 else ["torchrun", f"--nnodes={nodes}"]
+        launcher = [self.options.python, "-m", "torch.distributed.run", f"--nnodes={nodes}"]
         command = [self.options.prism, "capture", "--device", "host", *(flags or ("--values", "cpu")), "--tee", "all"]
         command += ["--target", f"h200x{per_node}:{nodes}", "--job", job, "--", *launcher]
         return self._run([*command, f"--nproc-per-node={per_node}", *self.program], {})

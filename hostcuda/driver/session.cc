@@ -19,6 +19,7 @@
 #include <cstring>
 #include <new>
 
+#include "hostcuda/clock/shared_mutex.h"
 #include "hostcuda/clock/virtual_clock.h"
 
 namespace hostcuda {
@@ -235,7 +236,7 @@ void Session::Leave() {
 }
 
 void Session::Lock() {
-  const int result = pthread_mutex_lock(&segment_->mutex);
+  const int result = LockAwake(&segment_->mutex);
   if (result == EOWNERDEAD) {
     // Its owner died between two stores: the totals are the sums of the members by definition.
     memset(segment_->used, 0, sizeof segment_->used);

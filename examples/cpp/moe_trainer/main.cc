@@ -137,8 +137,11 @@ void WriteJson(const Options& options, const std::vector<StepResult>& steps,
 }
 
 void Train(const Options& options, const Identity& identity) {
+  // Before CUDA: on hostcuda's virtual clock, which begins when all have called CUDA, times would
+  // depend on how long others sit in a socket.
+  const ncclUniqueId id = AgreeOnId(identity);
   Gpu gpu(options, identity.rank, identity.local_rank);
-  Communication communication(gpu, options.sizes, identity.rank, AgreeOnId(identity));
+  Communication communication(gpu, options.sizes, identity.rank, id);
   std::vector<StepResult> steps;
   Summary own;
   {
