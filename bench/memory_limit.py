@@ -64,12 +64,12 @@ class Job:
 
     def capture(self, memory_bytes: int) -> tuple[int, str, list[dict]]:
         """Captures the job for such devices; returns code, output and what prism reports of each rank's memory."""
-        options, job, table = self.options, self.options.out / "job", self.options.out / "gpu.json"
+        options, job = self.options, self.options.out / "job"
         shutil.rmtree(job, ignore_errors=True)
-        table.write_text(json.dumps(self.gpu | {"memory_bytes": memory_bytes}))
         prism, nodes = options.build / "bin/prism", options.ranks // self.per_node
         launcher = [options.python.absolute().parent / "torchrun", "--no-python", f"--nnodes={nodes}", f"--nproc-per-node={self.per_node}"]
-        command = [prism, "capture", "--device", "host", "--values", "none", "--tee", "all", "--target", f"{table}x{self.per_node}:{nodes}", "--job", job]
+        command = [prism, "capture", "--device", "host", "--values", "none", "--tee", "all", "--target", f"h200x{self.per_node}:{nodes}", "--gpu-memory",
+                   memory_bytes, "--job", job]  # fmt: skip
         code, text = self._run([*command, "--", *launcher, options.build / "examples/moe_trainer", *self.flags], {})
         if code != 0:
             return code, text, []

@@ -5,8 +5,8 @@
     bench/truth.py --world 16 --runs 3
 
 Each run is `hostcuda run --clock virtual -- moe_trainer --timed --launch N`, all kinds of parallelism together, with jitter, a
-straggler and uneven experts. Compared is all that is printed and written: the times of the steps, of each rank a checksum of
-when each of its steps ended on the clock, its peak of device memory. Memory is the sum of the processes' PSS, looked at
+straggler and uneven experts. Compared is all that the job prints and writes: the times of the steps, of each rank a checksum of
+when each of its steps ended on the clock, its peak of device memory (what goes to stderr is hostcuda's, about wall time). Memory is the sum of the processes' PSS, looked at
 twice a second or less often where looking takes longer; the machine's other work is in the wall time.
 Exit code: 0, 1 if a run failed, 3 if runs differ.
 """
@@ -79,27 +79,27 @@ def run(options: argparse.Namespace, world: int) -> dict:
                    "--launch", world, "--json", result, *(word for name, value in sizes.items() for word in (f"--{name}", value))]  # fmt: skip
         start = time.monotonic()
         process = subprocess.Popen(
-            [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+            [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
             env=os.environ | {"HOSTCUDA_MEMORY_LIMIT": "0"},  # of a device, which ranks of several nodes have in common here
         )  # fmt: skip
         memory = ProcessMemory(process.pid)
         try:
-            text, _ = process.communicate(timeout=options.timeout)
+            text, errors = process.communicate(timeout=options.timeout)
         except subprocess.TimeoutExpired:
-            text = f"did not end within {options.timeout:.0f} s"
+            errors = f"did not end within {options.timeout:.0f} s"
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             peak = memory.end()
         if process.returncode:
-            sys.exit(f"{' '.join(map(str, command))} failed: {last_error(text)}")
+            sys.exit(f"{' '.join(map(str, command))} failed: {last_error(errors)}")
         written = result.read_text()
     steps = json.loads(written)["steps"]
     return {
         "sha256": hashlib.sha256((text + written).encode()).hexdigest(),
         "step_ms": [step["milliseconds"] for step in steps],
-        "distinct_times": len(set(re.findall(r"times (0x[0-9a-f]+)", text))),
+        "times": sorted(set(re.findall(r"times (0x[0-9a-f]+)", text))),
         "seconds": round(time.monotonic() - start, 1),
         "pss_peak_bytes": peak,
         "looks_at_memory": memory.looks,

@@ -45,7 +45,6 @@ class EmulateVerb final : public Verb {
     AddNetworkFlag(app, &network_);
     clock_.AddTo(app);
     flags_.AddTo(app);
-    target_ = app.get_option("--target");
   }
 
   absl::StatusOr<int> Run(const Invocation& invocation) override {
@@ -58,7 +57,7 @@ class EmulateVerb final : public Verb {
                       "--device host, or cuda");
     }
     PRISM_ASSIGN_OR_RETURN(const CapturedJob captured, OpenCaptured(captured_, network_));
-    if (target_->count() == 0) options.target = captured.target;
+    PRISM_RETURN_IF_ERROR(flags_.TakeTarget(captured.target, &options));
     const uint32_t world = captured.graph.world;
     if (rank_ >= world) {
       return WithHint(
@@ -105,7 +104,6 @@ class EmulateVerb final : public Verb {
 
   CaptureFlags flags_;
   ClockFlag clock_;
-  CLI::Option* target_ = nullptr;
   std::string captured_;
   std::string network_;
   std::string peers_ = "auto";

@@ -287,10 +287,14 @@ absl::StatusOr<Report> Build(const std::string& directory, const ReportOptions& 
   }
 
   std::string target_text = options.target;
+  uint64_t gpu_memory_bytes = 0;  // 0: as such a GPU has
   if (target_text.empty() && job.is_object() && job.contains("target") &&
       job["target"].is_object() && job["target"].contains("text") &&
       job["target"]["text"].is_string()) {
     target_text = job["target"]["text"].get<std::string>();
+    if (const auto& bytes = job["target"].value("gpu_memory_bytes", ordered_json());
+        bytes.is_number_unsigned())
+      gpu_memory_bytes = bytes.get<uint64_t>();
   }
   absl::StatusOr<graph::Graph> graph = graph::LoadJob(
       directory, {.allow_incomplete = options.allow_incomplete, .launch = options.launch});
@@ -301,6 +305,7 @@ absl::StatusOr<Report> Build(const std::string& directory, const ReportOptions& 
     report.warnings.push_back(absl::StrCat("the job names no target; ", target_text, " was taken"));
   }
   PRISM_ASSIGN_OR_RETURN(engine::Target target, engine::ParseTarget(target_text));
+  if (gpu_memory_bytes != 0) target.gpu.memory_bytes = gpu_memory_bytes;
   PredictOptions predict;
   predict.target = std::move(target);
   predict.network = options.network;
