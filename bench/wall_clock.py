@@ -31,7 +31,7 @@ import time
 import uuid
 from pathlib import Path
 
-from host_accuracy import Case, Runner, predict_case, printed_steps, write_tables
+from host_accuracy import WARM_UP, Case, Runner, predict_case, printed_steps, write_tables
 from provenance import ROOT, provenance
 from torchrun import RunFailed, progress
 
@@ -71,12 +71,14 @@ def main() -> int:
     parser.add_argument("--out", type=lambda path: Path(path).absolute(), required=True, metavar="DIR", help="for jobs; goes on where it stopped")
     parser.add_argument("--build", type=lambda path: Path(path).absolute(), default=ROOT / "build/ci", metavar="DIR")
     parser.add_argument("--python", type=Path, default=Path(sys.executable), metavar="FILE", help="has torch")
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=WARM_UP + 2)
     parser.add_argument("--no-prediction", action="store_true", help="hold the wall clock against the virtual one alone")
     parser.add_argument("--timeout", type=float, default=600, metavar="S", help="of a run")
     parser.add_argument("--sizes", default="4B:1MiB:4", metavar="MIN:MAX:FACTOR", help="that netprofile measures")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the JSON here, e.g. bench/results/wall_clock.json")
     options = parser.parse_args()
+    if options.steps < WARM_UP + 2:
+        parser.error(f"--steps {options.steps}: predictions take at least {WARM_UP + 2}")
     runner, folder = Runner(options), options.out / CASE.name
     folder.mkdir(parents=True, exist_ok=True)
     links, _ = write_tables(CASE, folder, "truth", 1)
