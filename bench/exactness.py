@@ -5,6 +5,7 @@
     bench/exactness.py --capture .out/exactness                   # and through `prism capture`
     bench/exactness.py --kinds expert --world 16 --capture .out/moe --no-gloo
     bench/exactness.py --dtype bf16
+    bench/exactness.py --kinds trainer --world 32 --capture .out/trainer    # the C++ trainer
 
 Each case trains examples/train_gpt.py or train_moe.py (tiny preset) for a few steps, three ways:
 
@@ -14,6 +15,9 @@ Each case trains examples/train_gpt.py or train_moe.py (tiny preset) for a few s
 | capture | the same command under `prism capture --values cpu`                                          |
 | gloo    | the same program with --device cpu: PyTorch's CPU kernels and Gloo, nothing of this project  |
 | once    | bf16 tensor parallelism: gloo, but reductions sum in fp32 and round once (programs/reduce_once.py) |
+
+`trainer` is examples/cpp/moe_trainer --real: a mixture of experts that routes by value, with tensor, pipeline, expert and data
+parallelism together, without PyTorch; there is no gloo run of it (its own test holds it against a reference in one process).
 
 Bars: capture equals true in every loss and in every rank's parameter checksum, bitwise. True is within 1e-5 of gloo in
 every loss in fp32; in bf16 within 1e-4 in the first, later ones are reported. Where `once` exists it is what true is held
@@ -25,10 +29,12 @@ import argparse
 import json
 import shutil
 import sys
+import tempfile
+import uuid
 from pathlib import Path
 
 from provenance import ROOT, provenance
-from torchrun import RunFailed, TrainingRun, progress, run_training, torchrun
+from torchrun import RunFailed, TrainingRun, last_error, progress, run_to_end, run_training, torchrun
 
 SCHEMA = 1
 KINDS = {
@@ -37,6 +43,13 @@ KINDS = {
     "tensor": ("train_gpt.py", "--parallel", "tp"),
     "pipeline": ("train_gpt.py", "--parallel", "pp"),
     "expert": ("train_moe.py",),
+}
+# Of moe_trainer, by world size.
+LAYOUTS = {
+    4: {"dp": 2, "tp": 2, "ep": 4, "layers": 4},
+    8: {"dp": 2, "tp": 2, "pp": 2, "ep": 4, "layers": 4},
+    16: {"dp": 2, "tp": 2, "pp": 4, "ep": 4, "interleave": 2, "layers": 8},
+    32: {"dp": 4, "tp": 2, "pp": 4, "ep": 8, "interleave": 2, "layers": 8, "experts": 16},
 }
 GLOO_BARS = {"fp32": 1e-5, "bf16": 1e-4}
 
@@ -65,18 +78,57 @@ class Case:
     def once(self) -> TrainingRun:
         return self.gloo(ROOT / "bench/programs/reduce_once.py")
 
-    def capture(self, job: Path) -> TrainingRun:
+    def capture(self, job: Path, *flags: str) -> TrainingRun:
+        """Captures it into `job`; `flags`: of prism capture."""
         nodes, per_node = (1, self.world) if self.world <= 8 else (self.world // 8, 8)
         if job.exists():
             shutil.rmtree(job)  # of an earlier run of this script
         job.parent.mkdir(parents=True, exist_ok=True)
-        launcher = [self.options.python, "-m", "torch.distributed.run"] if nodes == 1 else ["torchrun", f"--nnodes={nodes}"]
-        command = [self.options.prism, "capture", "--device", "host", "--values", "cpu", "--tee", "all"]
+        launcher = [self.options.python, "-m", "torch.distributed.run", f"--nnodes={nodes}"]
+        command = [self.options.prism, "capture", "--device", "host", *(flags or ("--values", "cpu")), "--tee", "all"]
         command += ["--target", f"h200x{per_node}:{nodes}", "--job", job, "--", *launcher]
         return self._run([*command, f"--nproc-per-node={per_node}", *self.program], {})
 
     def _run(self, command: list, environment: dict[str, str]) -> TrainingRun:
         return run_training(command, environment, self.world, self.options.steps, self.options.timeout)
+
+
+class TrainerCase(Case):
+    """The same of moe_trainer, which writes what it found to a file."""
+
+    def __init__(self, world: int, options: argparse.Namespace) -> None:
+        self.kind, self.world, self.options = "trainer", world, options
+        self.result = Path(tempfile.gettempdir(), f"exactness-{uuid.uuid4().hex}.json")
+        sizes = {"micro-batches": 4, "imbalance": 0.5, "steps": options.steps} | LAYOUTS[world]
+        self.trainer = [options.prism.absolute().parents[1] / "examples/moe_trainer", "--real", "--json", self.result]
+        self.trainer += [word for name, value in sizes.items() for word in (f"--{name}", value)]
+        self.program = ["--no-python", *self.trainer]
+
+    def true(self) -> TrainingRun:
+        hostcuda = self.options.prism.absolute().parents[1] / "hostcuda/bin/hostcuda"
+        # A session of its own: others' devices would be full of their ranks.
+        return self._run([hostcuda, "run", "--values", "cpu", "--", *self.trainer, "--launch", self.world], {"HOSTCUDA_SESSION": self.result.stem})
+
+    def _run(self, command: list, environment: dict[str, str]) -> TrainingRun:
+        try:
+            code, text, seconds = run_to_end(command, environment, self.options.timeout)
+            if code != 0:
+                raise RunFailed(f"code {code}: {' '.join(map(str, command))}\n    {last_error(text)}")
+            found = json.loads(self.result.read_text())
+        finally:
+            self.result.unlink(missing_ok=True)
+        steps, ranks = found["steps"], dict(enumerate(found["ranks"]))
+        return TrainingRun(
+            [step["loss"].hex() for step in steps],
+            [step["milliseconds"] for step in steps],
+            {rank: of["checksum"] for rank, of in ranks.items()},
+            {rank: (of["peak_device_bytes"], of["peak_device_bytes"]) for rank, of in ranks.items()},
+            seconds,
+        )
+
+
+def case_of(kind: str, world: int, options: argparse.Namespace) -> Case:
+    return TrainerCase(world, options) if kind == "trainer" else Case(kind, world, options)
 
 
 def differences(ours: TrainingRun, theirs: TrainingRun) -> list[float]:
@@ -91,7 +143,7 @@ def compare(case: Case, job: Path | None) -> dict:
     wanted = {"true": case.true}
     if job:
         wanted["capture"] = lambda: case.capture(job)
-    if not options.no_gloo:
+    if not options.no_gloo and case.kind in KINDS:
         wanted["gloo"] = case.gloo
         if case.kind == "tensor" and options.dtype == "bf16":
             wanted["once"] = case.once
@@ -154,7 +206,7 @@ def print_table(rows: list[dict]) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--kinds", nargs="+", choices=[*KINDS, "trainer"], default=list(KINDS))
     parser.add_argument("--world", nargs="+", type=int, default=[4, 8], metavar="N")
     parser.add_argument("--dtype", choices=GLOO_BARS, default="fp32")
     parser.add_argument("--steps", type=int, default=5)
@@ -169,12 +221,14 @@ def parse_arguments() -> argparse.Namespace:
     for name, file in (("python", options.python), ("prism", options.prism)):
         if (name == "python" or options.capture) and not file.exists():
             parser.error(f"--{name} {file} does not exist: run `make build`, or say where it is")
+    if "trainer" in options.kinds and (options.dtype != "fp32" or not set(options.world) <= LAYOUTS.keys()):
+        parser.error(f"--kinds trainer computes in fp32, with --world {', '.join(map(str, LAYOUTS))}")
     return options
 
 
 def main() -> int:
     options = parse_arguments()
-    cases = [Case(kind, world, options) for kind in options.kinds for world in options.world]
+    cases = [case_of(kind, world, options) for kind in options.kinds for world in options.world]
     rows = []
     for number, case in enumerate(cases, 1):
         job = options.capture

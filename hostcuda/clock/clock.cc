@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "hostcuda/clock/virtual_clock.h"
+#include "hostcuda/clock/wall_clock.h"
 
 namespace hostcuda {
 namespace {
@@ -47,11 +48,13 @@ bool ReadNumber(const char* const (&names)[5], long most, int* value, std::strin
 JobClock* Make() {
   const char* name = getenv("HOSTCUDA_CLOCK");
   if (name == nullptr || *name == '\0' || strcmp(name, "free") == 0) return new FreeClock;
-  if (strcmp(name, "virtual") != 0)
-    Refuse(std::string("HOSTCUDA_CLOCK=") + name + ": expected free or virtual");
+  const bool is_wall = strcmp(name, "wall") == 0;
+  if (!is_wall && strcmp(name, "virtual") != 0)
+    Refuse(std::string("HOSTCUDA_CLOCK=") + name + ": expected free, virtual or wall");
   JobPlace place;
   std::string error;
   if (!ReadJobPlace(&place, &error)) Refuse(error);
+  if (is_wall) return new WallClock(place);
   uint64_t report_after_s = 10;
   if (const char* text = getenv("HOSTCUDA_CLOCK_REPORT_S"); text != nullptr && *text != '\0')
     report_after_s = strtoull(text, nullptr, 10);

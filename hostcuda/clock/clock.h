@@ -13,6 +13,9 @@
 //     others (a query): the answer must not depend on who runs first,
 //   - a shared event: a deadline that any process can set, move and cancel for a process.
 //
+// `wall`: this machine's clock, on which work takes its stated time: what the virtual clock says is
+// checked against it (wall_clock.h).
+//
 // Threading: thread-safe. Wait must be called without locks that another thread of the process
 // needs to get on.
 //
@@ -40,8 +43,8 @@ struct ClockWait {
   uint32_t seen;
   uint64_t deadline_ns = kNever;
   uint64_t turn_ns = kNever;
-  bool polls_words = false;  // also waits for words that are stored to without ringing,
-  uint32_t looked = 0;       // at which it looked last when Activity() was this
+  bool polls_words = false;  // also waits for words that are stored to without ringing
+  uint32_t looked = 0;       // what Activity() was when it looked last at all that it waits for
 };
 
 class JobClock {
@@ -50,6 +53,8 @@ class JobClock {
   /// Nanoseconds; never decreases within the job.
   virtual uint64_t NowNs() const = 0;
   /// False: nothing takes time, and nothing below may be called.
+  virtual bool takes_time() const { return false; }
+  /// Time stands while processes run.
   virtual bool is_virtual() const { return false; }
 
   /// This process in its job: what orders things that happen at one time.
@@ -91,8 +96,8 @@ class JobClock {
   virtual void FreeEvent(uint32_t /*event*/) {}
 };
 
-/// The clock named by HOSTCUDA_CLOCK: free or virtual (an unknown name ends the process with code
-/// 125).
+/// The clock named by HOSTCUDA_CLOCK: free, virtual or wall (an unknown name ends the process with
+/// code 125).
 JobClock& Clock();
 
 /// Where this process stands in its job.

@@ -61,6 +61,34 @@ void InitializeClockSegment(ClockSegment* segment) {
   segment->now_ns.store(VirtualClock::kStartNs, std::memory_order_relaxed);
 }
 
+uint32_t TakeEvent(ClockSegment* segment, uint32_t owner, uint32_t target) {
+  ClockSegment& s = *segment;
+  uint32_t place = 0;
+  while (place < s.events_end && s.event_owner[place] != 0) ++place;
+  if (place == kMaxClockEvents) return kNoEvent;
+  uint32_t event = s.event_number[place] / kMaxClockEvents * kMaxClockEvents + place;
+  if (event == kNoEvent) event = place;
+  s.event_number[place] = event;
+  s.event_ns[place] = kNever;
+  s.event_target[place] = target;
+  s.event_word[place].store(0);
+  s.event_owner[place] = owner + 1;
+  s.events_end = std::max(s.events_end, place + 1);
+  return event;
+}
+
+bool IsEvent(const ClockSegment& segment, uint32_t event) {
+  const uint32_t place = event % kMaxClockEvents;
+  return event != kNoEvent && segment.event_owner[place] != 0 &&
+         segment.event_number[place] == event;
+}
+
+void ForgetEvent(ClockSegment* segment, uint32_t place) {
+  segment->event_owner[place] = 0;
+  segment->event_ns[place] = kNever;
+  segment->event_number[place] += kMaxClockEvents;
+}
+
 VirtualClock::VirtualClock(JobPlace place, uint64_t report_after_ns)
     : place_(place), report_after_ns_(report_after_ns) {}
 
@@ -154,19 +182,6 @@ void VirtualClock::Fire(uint32_t place, Wakes& wakes) {
   if (s.members[s.event_target[place]].pid != 0) WakeMember(s.event_target[place], wakes);
 }
 
-void VirtualClock::ForgetEvent(uint32_t place) {
-  ClockSegment& s = *segment_;
-  s.event_owner[place] = 0;
-  s.event_ns[place] = kNever;
-  s.event_number[place] += kMaxClockEvents;
-}
-
-bool VirtualClock::IsEvent(uint32_t event) const {
-  const uint32_t place = event % kMaxClockEvents;
-  return event != kNoEvent && segment_->event_owner[place] != 0 &&
-         segment_->event_number[place] == event;
-}
-
 void VirtualClock::Block(uint32_t index, Wakes& wakes) {
   ClockSegment& s = *segment_;
   ClockMember& member = s.members[index];
@@ -250,7 +265,7 @@ void VirtualClock::Remove(uint32_t index, Wakes& wakes) {
   member.polls_words = member.waits_outside = member.relooking = member.rung = false;
   s.deadline_ns[index] = s.turn_ns[index] = kNever;
   for (uint32_t i = 0; i < s.events_end; ++i) {
-    if (s.event_owner[i] == index + 1) ForgetEvent(i);
+    if (s.event_owner[i] == index + 1) ForgetEvent(&s, i);
   }
   uint32_t leader = index + 1;
   s.leader.compare_exchange_strong(leader, 0);
@@ -685,22 +700,10 @@ void VirtualClock::Report(uint64_t stood_ns) {
 
 uint32_t VirtualClock::NewEvent(uint32_t target) {
   if (!alive() || target >= kMaxClockMembers) return kNoEvent;
-  ClockSegment& s = *segment_;
-  Wakes wakes;
+  Wakes none;
   Lock();
-  uint32_t place = 0, event = kNoEvent;
-  while (place < s.events_end && s.event_owner[place] != 0) ++place;
-  if (place < kMaxClockEvents) {
-    event = s.event_number[place] / kMaxClockEvents * kMaxClockEvents + place;
-    if (event == kNoEvent) event = place;
-    s.event_number[place] = event;
-    s.event_ns[place] = kNever;
-    s.event_target[place] = target;
-    s.event_word[place].store(0);
-    s.event_owner[place] = index_ + 1;
-    s.events_end = std::max(s.events_end, place + 1);
-  }
-  Unlock(wakes);
+  const uint32_t event = TakeEvent(segment_, index_, target);
+  Unlock(none);
   return event;
 }
 
@@ -709,7 +712,7 @@ void VirtualClock::SetEvent(uint32_t event, uint64_t at_ns) {
   ClockSegment& s = *segment_;
   Wakes wakes;
   Lock();
-  if (IsEvent(event)) {
+  if (IsEvent(s, event)) {
     const uint32_t place = event % kMaxClockEvents;
     s.event_ns[place] = at_ns;
     if (at_ns <= s.now_ns.load(std::memory_order_relaxed)) Fire(place, wakes);
@@ -725,7 +728,7 @@ void VirtualClock::FreeEvent(uint32_t event) {
   if (!alive()) return;
   Wakes wakes;
   Lock();
-  if (IsEvent(event)) ForgetEvent(event % kMaxClockEvents);
+  if (IsEvent(*segment_, event)) ForgetEvent(segment_, event % kMaxClockEvents);
   Unlock(wakes);
 }
 

@@ -87,6 +87,12 @@ struct ClockSegment {
 /// Called once for a new session, before any process joins.
 void InitializeClockSegment(ClockSegment* segment);
 
+/// Shared events, with the mutex held. TakeEvent gives process `owner` a number that wakes
+/// `target`; kNoEvent where all are in use.
+uint32_t TakeEvent(ClockSegment* segment, uint32_t owner, uint32_t target);
+bool IsEvent(const ClockSegment& segment, uint32_t event);
+void ForgetEvent(ClockSegment* segment, uint32_t place);
+
 class VirtualClock final : public JobClock {
  public:
   /// Where the clock starts, so that no time is 0.
@@ -95,6 +101,7 @@ class VirtualClock final : public JobClock {
   VirtualClock(JobPlace place, uint64_t report_after_ns);
 
   uint64_t NowNs() const override;
+  bool takes_time() const override { return true; }
   bool is_virtual() const override { return true; }
   uint32_t rank() const override { return self_ == nullptr ? 0 : self_->rank; }
   void Join(ClockSegment* segment, uint32_t index) override;
@@ -147,8 +154,6 @@ class VirtualClock final : public JobClock {
   void WakeMember(uint32_t index, Wakes& wakes);
   void Advance(Wakes& wakes);
   void Fire(uint32_t place, Wakes& wakes);
-  void ForgetEvent(uint32_t place);
-  bool IsEvent(uint32_t event) const;
   void Remove(uint32_t index, Wakes& wakes);
 
   /// What a watcher does whenever it wakes; returns after how long it has to do so again.

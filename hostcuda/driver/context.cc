@@ -70,7 +70,7 @@ ThreadState& Thread() {
 CUresult Create(Contexts& contexts, int device, unsigned flags, bool primary, Context** out) {
   Driver& driver = *Driver::Get();
   if (!driver.Charge(device, Options().context_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (Clock().is_virtual()) Clock().Touch();  // from here on the process takes part
+  if (Clock().takes_time()) Clock().Touch();  // from here on the process takes part
   auto* context = new Context;
   context->device = device;
   context->number = contexts.next_number++;

@@ -47,7 +47,7 @@ CUresult Driver::Initialize() {
     fprintf(stderr, "hostcuda: %s\n", error.c_str());
     return CUDA_ERROR_SYSTEM_NOT_READY;
   }
-  const WorkTimes* const times = Clock().is_virtual() ? ReadTimes(options.times) : nullptr;
+  const WorkTimes* const times = Clock().takes_time() ? ReadTimes(options.times) : nullptr;
   Clock().Join(driver->session_->clock(), driver->session_->self());
   driver->engine_ = new Engine(driver->session_, times);
   Engine::Set(driver->engine_);

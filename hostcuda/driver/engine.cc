@@ -78,14 +78,14 @@ std::atomic<Engine*> Engine::instance_{nullptr};
 
 Engine::Engine(Session* session, const WorkTimes* times)
     : clock_(Clock()),
-      virtual_(clock_.is_virtual()),
+      timed_(clock_.takes_time()),
       times_(times),
       session_(session),
       bell_(session->Doorbell(session->self())),
       sleepers_(session->Sleepers(session->self())),
       patience_ns_(kLongestPatienceNs) {
   // Stands in for threads that sleep where this library does not see it.
-  if (virtual_) StartProgressThread();
+  if (timed_) StartProgressThread();
 }
 
 // ---- the virtual clock
@@ -105,13 +105,13 @@ void Engine::Pause(uint64_t until_ns, bool with_turn) {
 }
 
 void Engine::HostWork(uint64_t duration_ns) {
-  if (!virtual_) return;
+  if (!timed_) return;
   clock_.Touch();
   if (duration_ns != 0) Pause(clock_.NowNs() + duration_ns, false);
 }
 
 void Engine::Charge(HostCall call) {
-  if (!virtual_) return;
+  if (!timed_) return;
   clock_.Touch();
   if (t_uncharged > 0) return;
   const uint64_t duration_ns = times_->HostNs(call);
@@ -178,7 +178,7 @@ void Engine::DestroyStream(Stream& stream) {
 }
 
 CUresult Engine::Begin(Stream& stream, const Label& label, Start* start) {
-  if (virtual_) clock_.Touch();
+  if (timed_) clock_.Touch();
   t_submits = true;
   const int sticky = stream.context->sticky.load(std::memory_order_relaxed);
   if (sticky != 0) return static_cast<CUresult>(sticky);
@@ -235,7 +235,7 @@ void Engine::ListPending(Stream& stream) {
     if (pending_.empty()) last_progress_ns_ = clock_.NowNs();
     pending_.push_back(stream.shared_from_this());
   }
-  if (helping_ > 0 || virtual_) {
+  if (helping_ > 0 || timed_) {
     session_->Ring(session_->self());
     return;
   }
@@ -303,7 +303,7 @@ void Engine::Fail(Stream& stream, int result) {
 }
 
 CUresult Engine::SubmitNothing(Stream& stream, const Label& given) {
-  if (!observed() && !virtual_) {
+  if (!observed() && !timed_) {
     std::unique_lock<std::mutex> lock(mutex_);
     Start start;
     const CUresult begun = Begin(stream, given, &start);
@@ -436,7 +436,7 @@ bool Engine::WaitUntil(std::unique_lock<std::mutex>& lock, Predicate done, const
   --helping_;
   // This thread may have polled heads whose words nobody else watches: somebody has to look again.
   if (pending_.empty()) return is_done;
-  if (helping_ == 0 && !virtual_) progress_wanted_.notify_one();
+  if (helping_ == 0 && !timed_) progress_wanted_.notify_one();
   session_->Ring(session_->self());
   return is_done;
 }
@@ -462,7 +462,7 @@ CUresult Engine::QueryEvent(Event& event, bool patient) {
   const Point point{event.stream, event.sequence};
   if (Reached(point)) return CUDA_SUCCESS;
   const auto context = event.context;  // the event may be destroyed meanwhile
-  if (!patient || virtual_ || !PeersReach(point, lock)) return CUDA_ERROR_NOT_READY;
+  if (!patient || timed_ || !PeersReach(point, lock)) return CUDA_ERROR_NOT_READY;
   return static_cast<CUresult>(context->sticky.load(std::memory_order_relaxed));
 }
 
@@ -724,7 +724,7 @@ bool Engine::Progress(std::unique_lock<std::mutex>& lock) {
     });
   }
   if (any) {
-    if (virtual_) clock_.Touch();
+    if (timed_) clock_.Touch();
     last_progress_ns_ = clock_.NowNs();
     session_->Ring(session_->self());
   }
@@ -753,7 +753,7 @@ void Engine::SleepOnClock(std::unique_lock<std::mutex>& lock, const Before& befo
 
 void Engine::Sleep(std::unique_lock<std::mutex>& lock, const Before& before,
                    const GiveUp& give_up) {
-  if (virtual_) {
+  if (timed_) {
     SleepOnClock(lock, before, give_up);
     return;
   }
@@ -809,7 +809,7 @@ void Engine::StandIn() {
 }
 
 void Engine::ProgressLoop() {
-  if (virtual_) StandIn();
+  if (timed_) StandIn();
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     progress_wanted_.wait(lock, [&] { return !pending_.empty() && helping_ == 0; });

@@ -238,7 +238,7 @@ class Engine {
   /// Called (under no lock) by work that made something true for other streams.
   void Notify();
   uint64_t NowNs() const { return clock_.NowNs(); }
-  bool takes_time() const { return virtual_; }
+  bool takes_time() const { return timed_; }
   /// Null on the free clock.
   const WorkTimes* times() const { return times_; }
   /// A duration as drawn for an operation of a stream; see WorkTimes::Drawn.
@@ -290,7 +290,7 @@ class Engine {
     uint32_t activity;  // of the virtual clock
   };
   Before Look() const {
-    const uint32_t activity = virtual_ ? clock_.Activity() : 0;
+    const uint32_t activity = timed_ ? clock_.Activity() : 0;
     return {bell_->load(std::memory_order_seq_cst), activity};
   }
   void Sleep(std::unique_lock<std::mutex>& lock, const Before& before, const GiveUp& give_up);
@@ -304,7 +304,7 @@ class Engine {
 
   static std::atomic<Engine*> instance_;
   JobClock& clock_;
-  const bool virtual_;
+  const bool timed_;
   const WorkTimes* const times_;
   Session* session_;
   std::atomic<uint32_t>* bell_;

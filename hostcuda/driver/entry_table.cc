@@ -97,7 +97,7 @@ HC_ENTRY int hostcudaBusyTime(void* start, void* end, unsigned long long* ns) {
   const auto* first = hostcuda::Checked<hostcuda::Event>(start);
   const auto* last = hostcuda::Checked<hostcuda::Event>(end);
   if (ns == nullptr || first == nullptr || last == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (!hostcuda::Clock().is_virtual()) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!hostcuda::Clock().takes_time()) return CUDA_ERROR_NOT_SUPPORTED;
   uint64_t busy_ns = 0;
   const CUresult result = driver->engine().Busy(&busy_ns, *first, *last);
   *ns = busy_ns;
@@ -319,9 +319,9 @@ int DeviceProcesses(int device, HostcudaDeviceProcess* processes, int capacity) 
   return static_cast<int>(holders.size());
 }
 
-// The virtual clock, for hostnccl.
+// The job's clock, for hostnccl.
 
-int ClockIsVirtual() { return hostcuda::Clock().is_virtual() ? 1 : 0; }
+int ClockTakesTime() { return hostcuda::Clock().takes_time() ? 1 : 0; }
 
 void ChargeQuery() {
   if (Driver* driver = Driver::Get()) driver->engine().Charge(hostcuda::HostCall::kQuery);
@@ -354,7 +354,7 @@ const HostcudaTable kTable = {
     DeviceCount,
     DeviceInfo,
     DeviceProcesses,
-    ClockIsVirtual,
+    ClockTakesTime,
     ChargeQuery,
     AwaitWord,
     EventNew,

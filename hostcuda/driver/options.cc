@@ -69,14 +69,15 @@ const Option kOptions[] = {
      "largest copy or set that moves bytes with values none or control; larger ones are counted "
      "only",
      [](const char* text, DriverOptions& o) { return ParseBytes(text, &o.copy_limit_bytes); }},
-    {"HOSTCUDA_CLOCK", "free or virtual (default free)",
+    {"HOSTCUDA_CLOCK", "free, virtual or wall (default free)",
      "how time passes; free: kernels and copies take none; virtual: they take the time of a table, "
-     "on one clock for all processes of the session",
+     "on one clock for all processes of the session; wall: they take it of this machine's clock",
      [](const char* text, DriverOptions&) {
-       return strcmp(text, "free") == 0 || strcmp(text, "virtual") == 0;
+       return strcmp(text, "free") == 0 || strcmp(text, "virtual") == 0 ||
+              strcmp(text, "wall") == 0;
      }},
     {"HOSTCUDA_TIMES", "a JSON file (default: times by the GPU's figures)",
-     "virtual clock: how long kernels, copies and host calls take",
+     "virtual and wall clock: how long kernels, copies and host calls take",
      [](const char* text, DriverOptions& o) {
        o.times = text;
        return true;

@@ -19,6 +19,7 @@
 #include <cstring>
 #include <new>
 
+#include "hostcuda/clock/shared_mutex.h"
 #include "hostcuda/clock/virtual_clock.h"
 
 namespace hostcuda {
@@ -235,7 +236,7 @@ void Session::Leave() {
 }
 
 void Session::Lock() {
-  const int result = pthread_mutex_lock(&segment_->mutex);
+  const int result = LockAwake(&segment_->mutex);
   if (result == EOWNERDEAD) {
     // Its owner died between two stores: the totals are the sums of the members by definition.
     memset(segment_->used, 0, sizeof segment_->used);
@@ -283,7 +284,7 @@ void Session::Ring(uint32_t index) {
   Member& member = segment_->members[index];
   member.doorbell.fetch_add(1, std::memory_order_seq_cst);
   if (member.sleepers.load(std::memory_order_seq_cst) == 0) return;
-  if (Clock().is_virtual()) {
+  if (Clock().takes_time()) {
     Clock().Wake(index);
   } else {
     syscall(SYS_futex, &member.doorbell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);

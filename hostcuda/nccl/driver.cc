@@ -68,9 +68,9 @@ Status Load(DriverFunctions* driver) {
                  driver->table->version, HOSTCUDA_TABLE_VERSION);
   }
   // Drivers of the first version end before these.
-  driver->virtual_clock =
-      driver->table->size >= sizeof(HostcudaTable) && driver->table->clock_is_virtual() != 0;
-  if (driver->virtual_clock) await_on_clock.store(driver->table->await_word);
+  driver->takes_time =
+      driver->table->size >= sizeof(HostcudaTable) && driver->table->clock_takes_time() != 0;
+  if (driver->takes_time) await_on_clock.store(driver->table->await_word);
   return {};
 }
 

@@ -19,7 +19,7 @@ namespace hostnccl {
 
 struct DriverFunctions {
   const HostcudaTable* table = nullptr;
-  bool virtual_clock = false;
+  bool takes_time = false;
   CUresult (*init)(unsigned flags) = nullptr;
   CUresult (*ctx_get_current)(CUcontext* context) = nullptr;
   CUresult (*ctx_set_current)(CUcontext context) = nullptr;

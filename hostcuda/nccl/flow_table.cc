@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -14,6 +13,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+
+#include "hostcuda/clock/shared_mutex.h"
 
 namespace hostnccl {
 namespace {
@@ -45,8 +46,10 @@ struct Flow {
   uint32_t event, first;
 
   uint64_t WorkAt(uint64_t now_ns) const {
+    // On the wall clock another process may have looked at it later and come first.
+    const uint64_t passed_ns = now_ns - std::min(now_ns, since_ns);
     const auto done =
-        (static_cast<unsigned __int128>(now_ns - since_ns) * kWorkUnits * kWholeLink) / stretch;
+        (static_cast<unsigned __int128>(passed_ns) * kWorkUnits * kWholeLink) / stretch;
     return done >= work ? 0 : work - static_cast<uint64_t>(done);
   }
   static uint64_t EndNs(uint64_t since_ns, uint64_t work, uint64_t stretch) {
@@ -124,7 +127,7 @@ std::unique_ptr<FlowTable> FlowTable::Open(const std::string& session, SetEvent 
     if (fd < 0) return fail("cannot open", fd);
     // Who finds nobody else there begins anew: the flows of a job that was killed mean nothing.
     const bool alone = flock(fd, LOCK_EX | LOCK_NB) == 0;
-    if (!alone && flock(fd, LOCK_SH) != 0) return fail("cannot lock", fd);
+    if (!alone && hostcuda::LockFileAwake(fd, LOCK_SH) != 0) return fail("cannot lock", fd);
     struct stat status;
     if (fstat(fd, &status) != 0) return fail("cannot look at", fd);
     if (status.st_nlink == 0) {  // removed by the last process of the session, or swept
@@ -139,7 +142,7 @@ std::unique_ptr<FlowTable> FlowTable::Open(const std::string& session, SetEvent 
     if (segment == nullptr) return fail("cannot map", fd);
     if (alone) Initialize(segment);
     // Another process may come in between and begin anew, too: nobody has used the table yet.
-    if (alone) flock(fd, LOCK_SH);
+    if (alone) hostcuda::LockFileAwake(fd, LOCK_SH);
     if (segment->magic != kMagic) {
       munmap(segment, sizeof(FlowSegment));
       close(fd);
@@ -150,11 +153,7 @@ std::unique_ptr<FlowTable> FlowTable::Open(const std::string& session, SetEvent 
 }
 
 void FlowTable::Lock(uint64_t now_ns) {
-  // Not asleep: to the virtual clock a process asleep on a futex that others share is one that
-  // waits for somebody outside, and does not hold it.
-  int result = 0;
-  while ((result = pthread_mutex_trylock(&segment_->mutex)) == EBUSY) sched_yield();
-  if (result != EOWNERDEAD) return;
+  if (hostcuda::LockAwake(&segment_->mutex) != EOWNERDEAD) return;
   Rebuild(now_ns);
   pthread_mutex_consistent(&segment_->mutex);
 }

@@ -148,7 +148,7 @@ Status OptionsFor(const ncclComm& comm, std::string key, int ranks, int rank,
   self.host = HostHash();
   self.doorbell = table.doorbell_self();
   self.may_share_device = *EnvironmentText("HOSTNCCL_ALLOW_DUPLICATE_DEVICE") == '1';
-  return comm.driver->virtual_clock ? TakeTime(comm, out) : Status{};
+  return comm.driver->takes_time ? TakeTime(comm, out) : Status{};
 }
 
 /// Makes a handle for a device, with its primary context. `device` < 0: the calling thread's
@@ -677,7 +677,7 @@ ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* out) {
     if (Status status = Find(comm, "CommGetAsyncError", &handle); !status.ok()) return status;
     if (out == nullptr)
       return Error(Code::kInvalidArgument, "CommGetAsyncError : asyncError argument is NULL");
-    if (handle->driver->virtual_clock) handle->driver->table->charge_query();
+    if (handle->driver->takes_time) handle->driver->table->charge_query();
     *out = Report(AsyncState(*handle));
     return Status{};
   });

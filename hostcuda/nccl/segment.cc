@@ -16,6 +16,7 @@
 #include <cstring>
 #include <map>
 
+#include "hostcuda/clock/shared_mutex.h"
 #include "hostcuda/nccl/futex.h"
 
 namespace hostnccl {
@@ -162,7 +163,7 @@ Status Segment::Create(const SegmentOptions& options, const std::string& path, b
                  "be a writable tmpfs",
                  temporary.c_str(), strerror(errno), kDirectory);
   }
-  flock(fd_, LOCK_SH);
+  hostcuda::LockFileAwake(fd_, LOCK_SH);
   uint64_t slot_bytes = options.slot_bytes != 0 ? RoundUp(options.slot_bytes, kPage)
                                                 : DefaultSlotBytes(options.ranks);
   struct statvfs space;
@@ -223,7 +224,7 @@ Status Segment::Open(const SegmentOptions& options) {
       continue;  // another member was faster
     }
     struct stat status;
-    if (flock(fd_, LOCK_SH) != 0 || fstat(fd_, &status) != 0) {
+    if (hostcuda::LockFileAwake(fd_, LOCK_SH) != 0 || fstat(fd_, &status) != 0) {
       return Error(Code::kSystemError, "cannot lock shared memory %s: %s", path_.c_str(),
                    strerror(errno));
     }

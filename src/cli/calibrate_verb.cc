@@ -45,7 +45,6 @@ class CalibrateVerb final : public Verb {
     AddNetworkFlag(app, &network_);
     clock_.AddTo(app);
     flags_.AddTo(app);
-    target_ = app.get_option("--target");
   }
 
   absl::StatusOr<int> Run(const Invocation& invocation) override {
@@ -57,7 +56,7 @@ class CalibrateVerb final : public Verb {
                       "'prism simulate DIR' predicts from models alone");
     }
     PRISM_ASSIGN_OR_RETURN(const CapturedJob captured, OpenCaptured(captured_, network_));
-    if (target_->count() == 0) options.target = captured.target;
+    PRISM_RETURN_IF_ERROR(flags_.TakeTarget(captured.target, &options));
     PRISM_ASSIGN_OR_RETURN(const std::unique_ptr<VirtualClock> clock,
                            clock_.Join(captured, options, invocation));
     PRISM_ASSIGN_OR_RETURN(JobDirectory job,
@@ -135,7 +134,6 @@ class CalibrateVerb final : public Verb {
 
   CaptureFlags flags_;
   ClockFlag clock_;
-  CLI::Option* target_ = nullptr;
   std::string captured_;
   std::string spans_ = "held";
   std::string network_;

@@ -44,9 +44,13 @@ void CaptureFlags::AddTo(CLI::App& app) {
       ->capture_default_str()
       ->type_name("DIR");
   app.add_flag("--force", force_, "Replace an earlier job in that directory");
-  app.add_option("--target", target_, "Machine to emulate: GPUxCOUNT[:NODES]")
-      ->capture_default_str()
-      ->type_name("TARGET");
+  target_option_ = app.add_option("--target", target_, "Machine to emulate: GPUxCOUNT[:NODES]")
+                       ->capture_default_str()
+                       ->type_name("TARGET");
+  app.add_option(
+         "--gpu-memory", gpu_memory_,
+         "Memory of each of its GPUs where it is not what such a GPU has, for example 80GiB")
+      ->type_name("SIZE");
   app.add_option("--device", device_,
                  "What runs the kernels: host (no GPU), cuda, or none (a job without CUDA)")
       ->capture_default_str()
@@ -82,6 +86,7 @@ absl::StatusOr<CaptureOptions> CaptureFlags::Options() const {
   PRISM_RETURN_IF_ERROR(OneOf("--tee", tee_, {"none", "rank0", "all"}));
   PRISM_RETURN_IF_ERROR(OneOf("--launch", launch_, {"auto", "fork", "spawn"}));
   PRISM_ASSIGN_OR_RETURN(options.target, ParseTarget(target_));
+  PRISM_RETURN_IF_ERROR(SetMemory(&options.target));
   if (patience_s_ < 0) {
     return WithHint(
         absl::InvalidArgumentError(fmt::format("--patience {} is negative", patience_s_)),
@@ -107,6 +112,22 @@ absl::StatusOr<CaptureOptions> CaptureFlags::Options() const {
     options.exact_payload_bytes = 1 << 20;
   }
   return options;
+}
+
+absl::Status CaptureFlags::SetMemory(Target* target) const {
+  if (gpu_memory_.empty()) return absl::OkStatus();
+  PRISM_ASSIGN_OR_RETURN(target->gpu.memory_bytes, ParseBytes("--gpu-memory", gpu_memory_));
+  if (target->gpu.memory_bytes > target->gpu.context_bytes) return absl::OkStatus();
+  return WithHint(absl::InvalidArgumentError(fmt::format(
+                      "--gpu-memory {}: the context of a process takes {} bytes of it already",
+                      gpu_memory_, target->gpu.context_bytes)),
+                  "--gpu-memory 80GiB");
+}
+
+absl::Status CaptureFlags::TakeTarget(const Target& captured, CaptureOptions* options) const {
+  if (target_option_->count() != 0) return absl::OkStatus();
+  options->target = captured;
+  return SetMemory(&options->target);
 }
 
 }  // namespace prism::cli

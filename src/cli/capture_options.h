@@ -17,8 +17,14 @@ class CaptureFlags {
  public:
   void AddTo(CLI::App& app);
   absl::StatusOr<CaptureOptions> Options() const;
+  /// The same for a verb that goes on with a captured job: its target where no other is given.
+  absl::Status TakeTarget(const Target& captured, CaptureOptions* options) const;
 
  private:
+  absl::Status SetMemory(Target* target) const;
+
+  const CLI::Option* target_option_ = nullptr;
+  std::string gpu_memory_;
   std::string device_ = "host";
   std::string values_ = "none";
   std::string target_ = "h200x8";

@@ -53,7 +53,6 @@ class EmulateVerb final : public Verb {
     AddNetworkFlag(app, &network_);
     clock_.AddTo(app);
     flags_.AddTo(app);
-    target_ = app.get_option("--target");
   }
 
   absl::StatusOr<int> Run(const Invocation& invocation) override {
@@ -72,7 +71,7 @@ class EmulateVerb final : public Verb {
       PRISM_RETURN_IF_ERROR(
           graph::Resample(&captured.graph, steps, *graph::SamplesOf(samples_)).status());
     }
-    if (target_->count() == 0) options.target = captured.target;
+    PRISM_RETURN_IF_ERROR(flags_.TakeTarget(captured.target, &options));
     const uint32_t world = captured.graph.world;
     if (rank_ >= world) {
       return WithHint(
@@ -119,7 +118,6 @@ class EmulateVerb final : public Verb {
 
   CaptureFlags flags_;
   ClockFlag clock_;
-  CLI::Option* target_ = nullptr;
   std::string captured_;
   std::string network_;
   std::string peers_ = "auto";

@@ -56,6 +56,11 @@ constexpr std::string_view NodeName(NodeKind kind) {
   return "unknown";
 }
 
+constexpr std::string_view SourceName(trace::ValueSource source) {
+  constexpr std::string_view kNames[] = {"generated", "recorded", "mirrored", "exact"};
+  return kNames[static_cast<size_t>(source)];
+}
+
 std::string Describe(const Reader& r, const Node& n) {
   switch (n.kind) {
     case NodeKind::kSpan: {
@@ -156,6 +161,10 @@ nlohmann::ordered_json FileJson(const Reader& r) {
   uint64_t memory = 0;
   for (const auto& chunk : r.memory()) memory += chunk.size();
   j["tables"]["memory"] = memory;
+  struct Payloads {
+    uint64_t communications = 0, bytes = 0;
+  };
+  std::map<std::string, Payloads> payloads;
   for (uint32_t s = 0; s < r.sequences().size(); ++s) {
     const trace::SequenceRecord& record = r.sequences()[s];
     nlohmann::ordered_json sequence;
@@ -164,10 +173,19 @@ nlohmann::ordered_json FileJson(const Reader& r) {
     sequence["device"] = record.device;
     sequence["nodes"] = r.nodes(s).size();
     std::map<std::string, uint64_t> kinds;
-    for (const Node& n : r.nodes(s)) ++kinds[std::string(NodeName(n.kind))];
+    for (const Node& n : r.nodes(s)) {
+      ++kinds[std::string(NodeName(n.kind))];
+      if (n.kind != NodeKind::kComm) continue;
+      Payloads& of = payloads[std::string(SourceName(trace::ValueSourceOf(n)))];
+      ++of.communications;
+      of.bytes += r.calls()[n.a].bytes;
+    }
     sequence["kinds"] = kinds;
     j["sequences"].push_back(std::move(sequence));
   }
+  // Where what the rank received came from: exact payloads really moved.
+  for (const auto& [source, of] : payloads)
+    j["payloads"][source] = {{"communications", of.communications}, {"bytes", of.bytes}};
   for (const trace::Communicator& c : r.communicators()) {
     j["communicators"].push_back({{"number", c.record.comm},
                                   {"size", c.record.size},

@@ -37,6 +37,8 @@ absl::StatusOr<CapturedJob> OpenCaptured(const std::string& directory, const std
   captured.command = job.info().value("command", std::vector<std::string>{});
   const auto target = job.info().value("target", nlohmann::ordered_json::object());
   PRISM_ASSIGN_OR_RETURN(captured.target, ParseTarget(target.value("text", "")));
+  captured.target.gpu.memory_bytes =
+      target.value("gpu_memory_bytes", captured.target.gpu.memory_bytes);
   PRISM_ASSIGN_OR_RETURN(captured.network, LoadNetwork(network));
   PRISM_ASSIGN_OR_RETURN(captured.graph, graph::LoadJob(directory));
   return captured;

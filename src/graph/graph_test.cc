@@ -276,6 +276,23 @@ TEST_F(GraphTest, PipelineStagesDiffer) {
   EXPECT_THAT(CheckStructure(graph), IsEmpty());
 }
 
+TEST_F(GraphTest, RanksOfAStageOfAHybridJobShareAProgram) {
+  const Graph graph = Load({.kind = JobKind::kHybrid,
+                            .world = 24,
+                            .steps = 2,
+                            .layers = 2,
+                            .micro_batches = 6,
+                            .tensor = 2,
+                            .data = 3});
+  EXPECT_THAT(graph.programs, SizeIs(4));  // of so many stages
+  for (const Rank& rank : graph.ranks)
+    EXPECT_EQ(rank.program, graph.ranks[rank.rank / 6 * 6].program);
+  // All; tensor, data and pipeline groups.
+  EXPECT_THAT(graph.communicators, SizeIs(1 + 12 + 8 + 6));
+  EXPECT_THAT(graph.channels, SizeIs(6 * 3 * 2));
+  EXPECT_THAT(CheckStructure(graph), IsEmpty());
+}
+
 TEST_F(GraphTest, WaitsNameTheRecordsTheyWaitFor) {
   const Graph graph = Load({.kind = JobKind::kFullyShardedDP, .world = 2, .steps = 1});
   const Program& p = graph.programs[0];

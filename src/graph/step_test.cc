@@ -130,7 +130,7 @@ class StepTest : public ::testing::Test {
 
 TEST_F(StepTest, EveryKindOfJobHasItsSteps) {
   for (JobKind kind : {JobKind::kSingle, JobKind::kDataParallel, JobKind::kFullyShardedDP,
-                       JobKind::kPipeline, JobKind::kExpertParallel}) {
+                       JobKind::kPipeline, JobKind::kExpertParallel, JobKind::kHybrid}) {
     const uint32_t world = kind == JobKind::kSingle ? 1 : 4;
     const auto steps = Detect({.kind = kind, .world = world, .steps = 5, .micro_batches = 8});
     ASSERT_TRUE(steps.ok()) << static_cast<int>(kind) << steps.status();

@@ -381,16 +381,22 @@ absl::StatusOr<Report> Build(const std::string& directory, const ReportOptions& 
 
 absl::StatusOr<engine::Target> TargetOf(const ordered_json& job, uint32_t world, std::string wanted,
                                         std::vector<std::string>* warnings) {
+  uint64_t memory_bytes = 0;  // 0: as such a GPU has
   if (wanted.empty() && job.is_object() && job.contains("target") && job["target"].is_object() &&
       job["target"].contains("text") && job["target"]["text"].is_string()) {
     wanted = job["target"]["text"].get<std::string>();
+    if (const auto& bytes = job["target"].value("gpu_memory_bytes", ordered_json());
+        bytes.is_number_unsigned())
+      memory_bytes = bytes.get<uint64_t>();
   }
   if (wanted.empty()) {
     wanted = kDefaultTarget;
     if (world > 8) wanted = absl::StrCat(kDefaultTarget, ":", (world + 7) / 8);
     warnings->push_back(absl::StrCat("the job names no target; ", wanted, " was taken"));
   }
-  return engine::ParseTarget(wanted);
+  PRISM_ASSIGN_OR_RETURN(engine::Target target, engine::ParseTarget(wanted));
+  if (memory_bytes != 0) target.gpu.memory_bytes = memory_bytes;
+  return target;
 }
 
 absl::StatusOr<Report> BuildReport(const std::string& directory, const ReportOptions& options) {

@@ -86,6 +86,8 @@ TABLE = [
     ("shell script that is not executable", ["capture", "--", shell_script], "pre.sh' is not executable", "-- bash ", 125),
     ("unknown GPU", ["capture", "--target", "h20x8", *TORCHRUN], "GPU 'h20' is not known", "did you mean 'h200'?", 125),
     ("bad target", ["capture", "--target", "h200", *TORCHRUN], "there is no count of GPUs", "GPUxCOUNT[:NODES]", 125),
+    ("no size", ["capture", "--gpu-memory", "much", *TORCHRUN], "--gpu-memory 'much' is not a size", "--gpu-memory 4MiB", 125),
+    ("no room for a context", ["capture", "--gpu-memory", "100MiB", *TORCHRUN], "the context of a process takes", "--gpu-memory 80GiB", 125),
     ("more ranks than GPUs", ["capture", "--device", "none", "--job", lambda p: p / "j", "--target", "h200x8:2", "--", "torchrun", "--nnodes", "4", "--nproc-per-node", "8", FAULTS],
      "32 ranks need more than the 16 GPUs", "--target h200x8:4", 125),
     ("world not divisible", ["capture", "--device", "none", "--job", lambda p: p / "j", "--target", "h200x8:2", "--", "torchrun", "--nnodes", "2", "--nproc-per-node", "6", FAULTS],

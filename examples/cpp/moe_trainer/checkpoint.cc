@@ -49,15 +49,16 @@ std::vector<SavedShard> ReadCheckpoint(const std::string& folder, int rank) {
   return shards;
 }
 
+unsigned long long Checksum(const void* data, size_t bytes, unsigned long long hash) {
+  const auto* byte = static_cast<const unsigned char*>(data);
+  for (const auto* end = byte + bytes; byte != end; ++byte) hash = (hash ^ *byte) * 0x100000001b3;
+  return hash;
+}
+
 unsigned long long Checksum(const std::vector<SavedShard>& shards) {
-  unsigned long long hash = 0xcbf29ce484222325;
-  for (const SavedShard& shard : shards) {
-    for (const float value : shard.values) {
-      unsigned char bytes[sizeof value];
-      memcpy(bytes, &value, sizeof value);
-      for (const unsigned char byte : bytes) hash = (hash ^ byte) * 0x100000001b3;
-    }
-  }
+  unsigned long long hash = Checksum(nullptr, 0);
+  for (const SavedShard& shard : shards)
+    hash = Checksum(shard.values.data(), shard.values.size() * sizeof(float), hash);
   return hash;
 }
 

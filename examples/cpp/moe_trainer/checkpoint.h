@@ -5,6 +5,7 @@
 #ifndef MOE_TRAINER_CHECKPOINT_H_
 #define MOE_TRAINER_CHECKPOINT_H_
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,10 @@ std::string CheckpointFile(const std::string& folder, int rank);
 void WriteCheckpoint(const std::string& folder, int rank, const std::vector<SavedShard>& shards);
 std::vector<SavedShard> ReadCheckpoint(const std::string& folder, int rank);
 
-/// FNV-1a over all values, shard by shard.
+/// FNV-1a, which `hash` goes on from.
+unsigned long long Checksum(const void* data, size_t bytes,
+                            unsigned long long hash = 0xcbf29ce484222325);
+/// The same over all values, shard by shard.
 unsigned long long Checksum(const std::vector<SavedShard>& shards);
 
 }  // namespace moe_trainer

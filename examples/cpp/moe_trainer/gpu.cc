@@ -44,9 +44,9 @@ Buffer DevicePool::Allocate(size_t bytes) {
   } else {
     const cudaError_t error = cudaMalloc(&data, bytes);
     if (error != cudaSuccess)
-      throw std::runtime_error("cudaMalloc of " + std::to_string(bytes >> 20) + " MiB, after " +
-                               std::to_string(allocated_bytes_ >> 20) +
-                               " MiB: " + cudaGetErrorString(error) +
+      throw std::runtime_error("cudaMalloc of " + std::to_string(bytes) + " bytes, after " +
+                               std::to_string(allocated_bytes_) +
+                               " bytes: " + cudaGetErrorString(error) +
                                "; more ranks of --tp, --pp or --dp hold less each");
     all_.push_back(data);
     allocated_bytes_ += bytes;

@@ -15,8 +15,10 @@ struct Api {
   decltype(&hostcudaRegisterKernel) register_kernel = nullptr;
   decltype(&hostcudaRegisterKernelTime) register_time = nullptr;
   decltype(&hostcudaHostTime) host_time = nullptr;
+  decltype(&hostcudaNow) now = nullptr;
   bool complete() const {
-    return register_kernel != nullptr && register_time != nullptr && host_time != nullptr;
+    return register_kernel != nullptr && register_time != nullptr && host_time != nullptr &&
+           now != nullptr;
   }
 };
 
@@ -36,6 +38,7 @@ Api Find() {
     find(found.register_kernel, "hostcudaRegisterKernel");
     find(found.register_time, "hostcudaRegisterKernelTime");
     find(found.host_time, "hostcudaHostTime");
+    find(found.now, "hostcudaNow");
     return found.complete() ? 1 : 0;
   };
   dl_iterate_phdr(ask, &api);
@@ -67,5 +70,7 @@ void RegisterWithHostcuda(const char* kernel, KernelBody body, KernelTime time) 
 void HostWork(uint64_t duration_ns) {
   Check(Hostcuda().host_time(duration_ns), "hostcudaHostTime", std::to_string(duration_ns).c_str());
 }
+
+uint64_t HostNow() { return Hostcuda().now(); }
 
 }  // namespace moe_trainer

@@ -1,5 +1,5 @@
-// All that this program uses of hostcuda beyond CUDA: bodies and durations for its kernels, and the
-// duration of host work. The only file that names hostcuda; on a GPU none of it is there.
+// All that this program uses of hostcuda beyond CUDA: bodies and durations for its kernels, the
+// duration of host work, the time. The only file that names hostcuda; on a GPU none of it is there.
 //
 // Thread-safe after the first call.
 #ifndef MOE_TRAINER_HOSTCUDA_LINK_H_
@@ -23,6 +23,9 @@ void RegisterWithHostcuda(const char* kernel, KernelBody body, KernelTime time);
 
 /// Says that the calling thread works for `duration_ns`; returns at once on a clock that is free.
 void HostWork(uint64_t duration_ns);
+
+/// Nanoseconds of the job's clock.
+uint64_t HostNow();
 
 }  // namespace moe_trainer
 

@@ -26,7 +26,8 @@ constexpr auto kRendezvousTimeout = std::chrono::minutes(5);
 
 /// What every rank tells of itself when training is over.
 struct Summary {
-  unsigned long long checksum = 0, peak_bytes = 0;
+  unsigned long long checksum = 0;  // of what has values: the parameters, or when each step ended
+  unsigned long long peak_bytes = 0;
 };
 
 ncclUniqueId AgreeOnId(const Identity& identity) {
@@ -54,9 +55,10 @@ std::vector<SavedShard> ReadParameters(const Optimizer& optimizer) {
 }
 
 /// Everybody's summaries, by rank.
-std::vector<Summary> Gather(Gpu& gpu, const Channel& world, const Summary& own) {
+std::vector<Summary> Gather(Gpu& gpu, const Channel& world, Summary own) {
   const auto ranks = static_cast<size_t>(world.size), rank = static_cast<size_t>(world.rank);
   Buffer buffer = gpu.Allocate(ranks * sizeof(Summary));
+  own.peak_bytes = gpu.allocated_bytes();  // the last allocation, and none is given back before
   Summary* data = reinterpret_cast<Summary*>(buffer.data());
   MOE_TRAINER_CHECK(
       cudaMemcpyAsync(data + rank, &own, sizeof own, cudaMemcpyHostToDevice, world.stream));
@@ -107,7 +109,7 @@ void WriteJson(const Options& options, const std::vector<StepResult>& steps,
   for (const Summary& rank : ranks) {
     auto& entry = json["ranks"].emplace_back();
     entry["peak_device_bytes"] = rank.peak_bytes;
-    if (options.real) entry["checksum"] = Hex(rank.checksum);
+    entry[options.real ? "checksum" : "times"] = Hex(rank.checksum);
   }
   std::ofstream file(options.json);
   file << json.dump(1) << "\n";
@@ -116,14 +118,19 @@ void WriteJson(const Options& options, const std::vector<StepResult>& steps,
 }
 
 void Train(const Options& options, const Identity& identity) {
+  // Before CUDA: on hostcuda's virtual clock, which begins when all have called CUDA, times would
+  // depend on how long others sit in a socket.
+  const ncclUniqueId id = AgreeOnId(identity);
   Gpu gpu(options, identity.rank, identity.local_rank);
-  Communication communication(gpu, options.sizes, identity.rank, AgreeOnId(identity));
+  Communication communication(gpu, options.sizes, identity.rank, id);
   std::vector<StepResult> steps;
   Summary own;
   {
     Trainer trainer(gpu, communication, identity.rank);
+    std::vector<uint64_t> ends_ns;
     for (int step = 0; step < options.steps; ++step) {
       steps.push_back(trainer.Step(step));
+      ends_ns.push_back(steps.back().end_ns);
       if (identity.rank != 0) continue;
       printf("step %d  %.6f ms", step, steps.back().milliseconds);
       if (options.real) printf("  loss %.9g", static_cast<double>(steps.back().loss));
@@ -135,14 +142,15 @@ void Train(const Options& options, const Identity& identity) {
       const std::vector<SavedShard> parameters = ReadParameters(trainer.optimizer());
       own.checksum = Checksum(parameters);
       if (!options.save.empty()) WriteCheckpoint(options.save, identity.rank, parameters);
+    } else {
+      own.checksum = Checksum(ends_ns.data(), ends_ns.size() * sizeof(uint64_t));
     }
-    own.peak_bytes = gpu.allocated_bytes();
   }
   const std::vector<Summary> ranks = Gather(gpu, communication.world(), own);
   if (identity.rank != 0) return;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     printf("rank %zu  peak %.1f MiB", rank, static_cast<double>(ranks[rank].peak_bytes) / 0x1p20);
-    if (options.real) printf("  checksum %s", Hex(ranks[rank].checksum).c_str());
+    printf("  %s %s", options.real ? "checksum" : "times", Hex(ranks[rank].checksum).c_str());
     printf("\n");
   }
   if (!options.json.empty()) WriteJson(options, steps, ranks);

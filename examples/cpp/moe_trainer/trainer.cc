@@ -137,7 +137,7 @@ StepResult Trainer::Step(int step) {
   MOE_TRAINER_CHECK(cudaStreamSynchronize(gpu_.compute()));
   float milliseconds = 0;
   MOE_TRAINER_CHECK(cudaEventElapsedTime(&milliseconds, start_, end_));
-  return {.milliseconds = milliseconds, .loss = *host_loss_};
+  return {.milliseconds = milliseconds, .loss = *host_loss_, .end_ns = HostNow()};
 }
 
 void Trainer::Forward(const Pass& pass, Buffer input) {

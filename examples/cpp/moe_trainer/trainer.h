@@ -5,6 +5,7 @@
 #ifndef MOE_TRAINER_TRAINER_H_
 #define MOE_TRAINER_TRAINER_H_
 
+#include <cstdint>
 #include <map>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@ namespace moe_trainer {
 struct StepResult {
   double milliseconds = 0;  // between events at the step's two ends on the compute stream
   float loss = 0;           // of the whole batch; --timed: no value
+  uint64_t end_ns = 0;      // on the job's clock, when the host had waited for it
 };
 
 class Trainer {

@@ -272,10 +272,14 @@ class TimedTest : public TrainerTest {
     const nlohmann::json json = Json();
     for (const auto& step : json["steps"])
       steps.push_back(std::llround(step["milliseconds"].get<double>() * 1e6));
+    ranks_times_.clear();
+    for (const auto& rank : json["ranks"]) ranks_times_.push_back(rank["times"]);
     return steps;
   }
 
   int runs_ = 0;
+  std::vector<std::string>
+      ranks_times_;  // of the last run: checksums of when the steps of each rank ended
 };
 
 // The closed form: a step of one rank is the sum of its kernels' times, listed here by hand for two
@@ -349,9 +353,24 @@ const std::string kEightRanks =
 
 TEST_F(TimedTest, StepsRepeatToTheNanosecondAndVaryWithTheSeed) {
   const auto first = StepsNs(kEightRanks + "--jitter 0.05");
+  const std::vector<std::string> times = ranks_times_;
+  EXPECT_EQ(times.size(), 8u);
   EXPECT_EQ(StepsNs(kEightRanks + "--jitter 0.05"), first);
+  EXPECT_EQ(ranks_times_, times);
   EXPECT_NE(StepsNs(kEightRanks + "--jitter 0.05 --seed 2"), first);
+  EXPECT_NE(ranks_times_, times);
   EXPECT_GT(*std::min_element(first.begin(), first.end()), 0);
+}
+
+// On this machine's own clock everything takes at least as long.
+TEST_F(TimedTest, TheWallClockIsNotAheadOfTheVirtualOne) {
+  const std::string rank = "--launch 1 --kernel-scale 20 --steps 2";
+  const auto stated = StepsNs(rank);
+  setenv("HOSTCUDA_CLOCK", "wall", 1);
+  const auto measured = StepsNs(rank);
+  ASSERT_EQ(measured.size(), stated.size());
+  for (size_t i = 0; i < stated.size(); ++i) EXPECT_GE(measured[i], stated[i]);
+  EXPECT_EQ(StepsNs(kEightRanks + "--steps 2").size(), 2u);
 }
 
 TEST_F(TimedTest, AStragglerDelaysEverybodyByAtMostItsFactor) {

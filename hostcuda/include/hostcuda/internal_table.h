@@ -123,9 +123,9 @@ struct HostcudaTable {
   // many there are.
   int (*device_processes)(int device, struct HostcudaDeviceProcess* processes, int capacity);
 
-  // The virtual clock (hostcuda/clock/clock.h, docs/design/0009-virtual-clock.md). Added later than
-  // the above; the rest may only be called where the first answers 1.
-  int (*clock_is_virtual)(void);
+  // A clock on which work takes time (hostcuda/clock/clock.h, docs/design/0009-virtual-clock.md).
+  // Added later than the above; the rest may only be called where the first answers 1.
+  int (*clock_takes_time)(void);
   // The calling thread takes the time of a query.
   void (*charge_query)(void);
   // Sleeps while *word == seen, in a way that lets the clock move; returns early about once a

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <numeric>
 #include <vector>
 
@@ -28,9 +29,9 @@ class RankProgram {
     if (job_.kind != JobKind::kSingle) {
       std::vector<uint32_t> world(job_.world);
       std::iota(world.begin(), world.end(), 0);
-      w_.Communicator({1, job_.world, rank_, 0, 64 << 20}, world.data());
-      w_.CommInit(1);
+      Communicator(kWorld, rank_, world);
     }
+    if (job_.kind == JobKind::kHybrid) HybridGroups();
   }
 
   void Step(uint32_t step) {
@@ -67,6 +68,14 @@ class RankProgram {
       case JobKind::kPipeline:
         Pipeline();
         break;
+      case JobKind::kHybrid:
+        Pipeline();
+        for (const CommOp op : {CommOp::kReduceScatter, CommOp::kAllGather})
+          Collective(op, data_comm_, data_stream_);
+        Join(data_stream_);
+        Collective(CommOp::kAllReduce);
+        Join();
+        break;
       case JobKind::kExpertParallel:
         for (uint32_t layer = 0; layer < job_.layers; ++layer) {
           Layer("attention", layer);
@@ -92,7 +101,7 @@ class RankProgram {
  private:
   void Launch(const std::string& name) {
     const uint32_t grid[3] = {132, 1, 1}, block[3] = {256, 1, 1};
-    w_.HostCall(job_.host_ns_per_call);
+    w_.HostCall(host_ns_);
     w_.Launch(compute_, w_.Kernel(KernelKind::kKernel, name, grid, block, 0, 0));
   }
 
@@ -105,9 +114,39 @@ class RankProgram {
     for (uint32_t layer = 0; layer < job_.layers; ++layer) Layer(what, layer);
   }
 
-  uint32_t Call(CommOp op, int32_t peer, uint32_t group) {
+  void Communicator(uint32_t number, uint32_t rank, const std::vector<uint32_t>& world_ranks) {
+    const auto size = static_cast<uint32_t>(world_ranks.size());
+    w_.Communicator({number, size, rank, 0, 64 << 20}, world_ranks.data());
+    w_.CommInit(number);
+  }
+
+  // Ranks count the tensor-parallel group first, then the data-parallel one, then the stage.
+  void HybridGroups() {
+    const uint32_t replica = job_.tensor * job_.data;
+    const uint32_t tensor = rank_ % job_.tensor, data = rank_ / job_.tensor % job_.data;
+    stages_ = job_.world / replica;
+    stage_ = rank_ / replica;
+    const auto group = [&](uint32_t number, uint32_t first, uint32_t size, uint32_t distance) {
+      std::vector<uint32_t> world_ranks;
+      for (uint32_t i = 0; i < size; ++i) world_ranks.push_back(first + i * distance);
+      Communicator(number, (rank_ - first) / distance, world_ranks);
+      return number;
+    };
+    // A group's number is its first rank's, behind those of the groups before.
+    const uint32_t first_tensor = kWorld + 1, first_data = first_tensor + job_.world;
+    const uint32_t first_pipeline = first_data + job_.world;
+    tensor_comm_ = group(first_tensor + rank_ - tensor, rank_ - tensor, job_.tensor, 1);
+    const uint32_t first_of_data = rank_ - data * job_.tensor;
+    data_comm_ = group(first_data + first_of_data, first_of_data, job_.data, job_.tensor);
+    const uint32_t first_stage = rank_ - stage_ * replica;
+    pipeline_comm_ = group(first_pipeline + first_stage, first_stage, stages_, replica);
+    tensor_stream_ = w_.AddStream(0, -1, "tensor");
+    data_stream_ = w_.AddStream(0, -1, "data");
+  }
+
+  uint32_t Call(CommOp op, int32_t peer, uint32_t group, uint32_t comm = kWorld) {
     CallRecord call{};
-    call.comm = 1;
+    call.comm = comm;
     call.op = static_cast<uint32_t>(op);
     call.dtype = 7;  // ncclFloat32
     call.peer = peer;
@@ -120,21 +159,24 @@ class RankProgram {
 
   // What torch does around a communication: the communication stream first waits for the compute
   // stream.
-  void Fork() {
-    w_.HostCall(job_.host_ns_per_call);
+  void Fork(uint32_t stream) {
+    w_.HostCall(host_ns_);
     w_.Record(compute_, 1, ++forks_);
-    w_.Wait(comm_, 1, forks_);
-    w_.HostCall(job_.host_ns_per_call);
+    w_.Wait(stream, 1, forks_);
+    w_.HostCall(host_ns_);
   }
-  void Join() {
-    w_.HostCall(job_.host_ns_per_call);
-    w_.Record(comm_, 2, ++joins_);
+  void Fork() { Fork(comm_); }
+  void Join(uint32_t stream) {
+    w_.HostCall(host_ns_);
+    w_.Record(stream, 2, ++joins_);
     w_.Wait(compute_, 2, joins_);
   }
-  void Collective(CommOp op) {
-    Fork();
-    w_.Comm(comm_, Call(op, -1, 1), collectives_++, ValueSource::kExact);
+  void Join() { Join(comm_); }
+  void Collective(CommOp op, uint32_t comm, uint32_t stream) {
+    Fork(stream);
+    w_.Comm(stream, Call(op, -1, 1, comm), collectives_[comm]++, ValueSource::kExact);
   }
+  void Collective(CommOp op) { Collective(op, kWorld, comm_); }
   void AllToAll() {
     Fork();
     const uint32_t group = 2 * job_.world;
@@ -150,64 +192,80 @@ class RankProgram {
 
   void Send(int peer, uint64_t* order) {
     Fork();
-    w_.Comm(comm_, Call(CommOp::kSend, peer, 1), (*order)++, ValueSource::kExact);
+    w_.Comm(comm_, Call(CommOp::kSend, peer, 1, pipeline_comm_), (*order)++, ValueSource::kExact);
   }
   void Recv(int peer, uint64_t* order) {
     Fork();
-    w_.Comm(comm_, Call(CommOp::kRecv, peer, 1), (*order)++, ValueSource::kExact);
+    w_.Comm(comm_, Call(CommOp::kRecv, peer, 1, pipeline_comm_), (*order)++, ValueSource::kExact);
     Join();
   }
 
+  // A stage's share of a pass.
+  void Pass(const char* what) {
+    if (job_.kind != JobKind::kHybrid) return Layer(what, 0);
+    for (uint32_t layer = 0; layer < job_.layers; ++layer) {
+      Collective(CommOp::kAllGather, tensor_comm_, tensor_stream_);
+      Join(tensor_stream_);
+      Layer(what, layer);
+      Collective(CommOp::kReduceScatter, tensor_comm_, tensor_stream_);
+      Join(tensor_stream_);
+    }
+  }
+  int self() const { return static_cast<int>(stage_); }
+  int last() const { return static_cast<int>(stages_) - 1; }
   void Forward() {
-    const int self = static_cast<int>(rank_), last = static_cast<int>(job_.world) - 1;
-    if (self > 0) Recv(self - 1, &from_previous_);
-    Layer("forward", 0);
-    if (self < last) Send(self + 1, &to_next_);
+    if (self() > 0) Recv(self() - 1, &from_previous_);
+    Pass("forward");
+    if (self() < last()) Send(self() + 1, &to_next_);
   }
   void Backward() {
-    const int self = static_cast<int>(rank_), last = static_cast<int>(job_.world) - 1;
-    if (self < last) Recv(self + 1, &from_next_);
-    Layer("backward", 0);
-    if (self > 0) Send(self - 1, &to_previous_);
+    if (self() < last()) Recv(self() + 1, &from_next_);
+    Pass("backward");
+    if (self() > 0) Send(self() - 1, &to_previous_);
   }
   // The steady phase exchanges in one group, as every implementation does: separate sends would
   // wait for each other.
-  void ForwardBackwardPair(bool receive_next) {
-    const int self = static_cast<int>(rank_), last = static_cast<int>(job_.world) - 1;
-    Layer("forward", 0);
-    if (self < last) {
-      Fork();
-      w_.Comm(comm_, Call(CommOp::kSend, self + 1, 2), to_next_++, ValueSource::kExact);
-      w_.Comm(comm_, Call(CommOp::kRecv, self + 1, 2), from_next_++, ValueSource::kExact);
-      Join();
-    }
-    Layer("backward", 0);
-    if (self > 0) {
-      Fork();
-      w_.Comm(comm_, Call(CommOp::kSend, self - 1, receive_next ? 2 : 1), to_previous_++,
+  void Exchange(int peer, uint64_t* sent, uint64_t* received) {
+    Fork();
+    const uint32_t group = received != nullptr ? 2 : 1;
+    w_.Comm(comm_, Call(CommOp::kSend, peer, group, pipeline_comm_), (*sent)++,
+            ValueSource::kExact);
+    if (received != nullptr) {
+      w_.Comm(comm_, Call(CommOp::kRecv, peer, group, pipeline_comm_), (*received)++,
               ValueSource::kExact);
-      if (receive_next) {
-        w_.Comm(comm_, Call(CommOp::kRecv, self - 1, 2), from_previous_++, ValueSource::kExact);
-      }
-      Join();
+    }
+    Join();
+  }
+  void ForwardBackwardPair(bool receive_next) {
+    Pass("forward");
+    if (self() < last()) Exchange(self() + 1, &to_next_, &from_next_);
+    Pass("backward");
+    if (self() > 0) {
+      Exchange(self() - 1, &to_previous_, receive_next ? &from_previous_ : nullptr);
     }
   }
   void Pipeline() {
     const uint32_t m = job_.micro_batches;
-    const uint32_t warm_up = std::min(m, job_.world - 1 - rank_);
+    const uint32_t warm_up = std::min(m, stages_ - 1 - stage_);
     for (uint32_t i = 0; i < warm_up; ++i) Forward();
     const uint32_t steady = m - warm_up;
-    if (steady > 0 && rank_ > 0) Recv(static_cast<int>(rank_) - 1, &from_previous_);
+    if (steady > 0 && stage_ > 0) Recv(self() - 1, &from_previous_);
     for (uint32_t i = 0; i < steady; ++i) ForwardBackwardPair(i + 1 < steady);
     for (uint32_t i = 0; i < warm_up; ++i) Backward();
     Join();
   }
 
+  static constexpr uint32_t kWorld = 1;  // number of the communicator of all
+
   Writer& w_;
   const SyntheticJob& job_;
   const uint32_t rank_;
-  uint32_t compute_ = 0, comm_ = 0;
-  uint64_t forks_ = 0, joins_ = 0, collectives_ = 0, exchanges_ = 0;
+  const uint64_t host_ns_ = job_.host_ns_per_call + uint64_t{job_.host_ns_of_rank} * rank_;
+  uint32_t stage_ = rank_, stages_ = job_.world;
+  uint32_t compute_ = 0, comm_ = 0, tensor_stream_ = 0, data_stream_ = 0;
+  uint32_t tensor_comm_ = 0, data_comm_ = 0, pipeline_comm_ = kWorld;
+  std::map<uint32_t, uint64_t> collectives_;  // of each communicator
+  uint64_t forks_ = 0, joins_ = 0, exchanges_ = 0;
   uint64_t to_next_ = 0, from_next_ = 0, to_previous_ = 0, from_previous_ = 0;
 };
 

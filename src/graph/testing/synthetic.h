@@ -21,6 +21,9 @@ enum class JobKind {
   kPipeline,        // 1F1B of micro_batches over world stages
   kExpertParallel,  // grouped send/receive all-to-all around expert layers
   kSingle,          // no communication
+  kHybrid,  // 1F1B over stages of layers; a gather and a scatter of the tensor-parallel group
+            // around each layer, a reduce-scatter and a gather of the data-parallel group and
+            // an all-reduce of all at the end of a step
 };
 
 struct SyntheticJob {
@@ -29,9 +32,11 @@ struct SyntheticJob {
   uint32_t steps = 4;
   uint32_t layers = 4;
   uint32_t micro_batches = 4;
+  uint32_t tensor = 1, data = 1;  // kHybrid: sizes of the groups; world / (tensor * data) stages
   uint32_t kernels_per_layer = 3;
   uint64_t bytes = 1 << 20;  // of a communication
   uint32_t host_ns_per_call = 1000;
+  uint32_t host_ns_of_rank = 0;  // more for each rank than for the one before: no two are equal
   uint32_t warm_up_kernels = 0;  // extra kernels in the first step
   uint32_t evaluate_every = 0;  // steps between evaluations (forward only, other kernels); 0: never
   bool synchronize = true;      // the host waits for the step's end
