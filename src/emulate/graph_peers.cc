@@ -84,11 +84,18 @@ const GraphPeers::Calls& GraphPeers::CallsOf(uint32_t rank) {
   for (const graph::Sequence& sequence : program.sequences) {
     if (sequence.kind != trace::SequenceKind::kStream) continue;
     bool early = false;  // of the group
+    uint64_t steps_left = 0;
     for (const Op& op : sequence.ops) {
       if (op.kind != OpKind::kComm) continue;
-      if (op.detail != 0) early = graph::EndsEarly(program, &op);
-      if (early) calls->early.insert(op.a);
+      if (op.detail != 0) {
+        early = graph::EndsEarly(program, &op);
+        steps_left = trace::kEarlySendSteps;
+      }
+      if (early) calls->end_early.insert(op.a);
       const graph::Call& call = program.calls[op.a];
+      // What stays on the GPU takes none of the buffers.
+      if (durations_.calls[rank][op.a].shares != 0 && graph::BeginsEarly(call, &steps_left))
+        calls->begin_early.insert(op.a);
       std::vector<uint32_t>& list =
           who.channel[op.a] == kNone
               ? calls->collectives[call.participant]
@@ -165,7 +172,8 @@ void GraphPeers::Arrive(uint32_t comm, uint32_t member, const wire::OpRecord& re
                 .sequence = static_cast<uint32_t>(order),
                 .ready_ns = now_ns,
                 .token = token,
-                .waits = CallsOf(rank).early.count(*call) == 0});
+                .waits = CallsOf(rank).end_early.count(*call) == 0,
+                .early = CallsOf(rank).begin_early.count(*call) != 0});
 }
 
 std::string_view GraphPeers::Received(uint32_t comm, uint32_t member, const wire::OpRecord& record,

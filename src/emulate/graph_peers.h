@@ -59,7 +59,7 @@ class GraphPeers final : public coordinator::VirtualPeers {
   struct Calls {
     std::vector<std::vector<uint32_t>> collectives;                       // [participant][order]
     std::map<std::pair<uint32_t, bool>, std::vector<uint32_t>> messages;  // [channel, is a send]
-    std::set<uint32_t> early;  // sends that end before their receives come
+    std::set<uint32_t> end_early, begin_early;  // sends, before their receives come
   };
   const Calls& CallsOf(uint32_t rank);
   std::optional<uint32_t> Find(uint32_t comm, uint32_t member, wire::Op op, uint32_t peer,

@@ -190,8 +190,7 @@ class Evaluation {
   uint32_t NewArrival(const Arrival& arrival);
   void Arrive(MeetingPlace& place, uint32_t sequence, const Arrival& arrival, int64_t cost,
               bool measured);
-  /// Whether a send begins without its receive, as a flow of its own.
-  bool BeginsEarly(const Call& call, const CallTime& time) const;
+  /// A send begins without its receive, as a flow of its own.
   void SendEarly(MeetingPlace& place, uint32_t sequence, const Arrival& arrival, int64_t cost);
   /// All have come: `first` and those behind it.
   void Meet(uint32_t first, int64_t met, int64_t cost, bool measured);
@@ -458,11 +457,6 @@ void Evaluation::Arrive(MeetingPlace& place, uint32_t sequence, const Arrival& a
   }
 }
 
-bool Evaluation::BeginsEarly(const Call& call, const CallTime& time) const {
-  return time.shares != 0 && call.op == trace::CommOp::kSend &&
-         call.bytes <= trace::kEarlySendBytes;
-}
-
 void Evaluation::SendEarly(MeetingPlace& place, uint32_t sequence, const Arrival& arrival,
                            int64_t cost) {
   const auto begin = durations_.shares.begin() + arrival.call->first_share;
@@ -712,6 +706,7 @@ void Evaluation::RunStream(uint32_t id) {
           const bool waits = !graph::EndsEarly(program, s.ops + s.at);
           s.unmet = 0;
           s.group_end = start;
+          uint64_t steps_left = trace::kEarlySendSteps;
           for (uint32_t i = s.at; i < s.at + op.detail; ++i) {
             const Op& part = s.ops[i];
             const CallTime& call = calls[part.a];
@@ -724,7 +719,8 @@ void Evaluation::RunStream(uint32_t id) {
             MeetingPlace& place = channel != kNone
                                       ? channels_[channel]
                                       : comms_[graph_rank.comm[program.calls[part.a].participant]];
-            if (!measured && BeginsEarly(program.calls[part.a], call)) {
+            if (!measured && call.shares != 0 &&
+                graph::BeginsEarly(program.calls[part.a], &steps_left)) {
               ++s.unmet;
               SendEarly(place, part.b, {id, i, kNone, start, true, kNoToken, &call, cause}, ns);
               continue;
@@ -821,8 +817,9 @@ void Evaluation::Visited(const Visit& visit) {
       channel != kNone ? channels_[channel]
                        : comms_[rank.comm[graph_.program_of(rank).calls[visit.call].participant]];
   const CallTime& call = durations_.calls[visit.rank][visit.call];
-  if (visit.waits || call.shares != 0) ++open_visits_;
-  if (BeginsEarly(graph_.program_of(rank).calls[visit.call], call)) {
+  const bool early = visit.early && call.shares != 0;
+  if (visit.waits || early) ++open_visits_;
+  if (early) {
     SendEarly(place, visit.sequence,
               {kNone, 0, kNone, visit.ready_ns, true, visit.token, &call, {}}, call.ns);
     return;

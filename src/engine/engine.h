@@ -177,8 +177,9 @@ struct Visit {
   uint32_t call;      // of its program
   uint32_t sequence;  // of the collective on its communicator, or order in the channel
   int64_t ready_ns;
-  uint64_t token;     // names it in Meeting
-  bool waits = true;  // false: a send that ends before its receive comes (graph::EndsEarly)
+  uint64_t token;      // names it in Meeting
+  bool waits = true;   // false: a send that ends before its receive comes (graph::EndsEarly)
+  bool early = false;  // a send that begins before its receive comes (graph::BeginsEarly)
 };
 
 /// A visit's communication has everybody it needs.

@@ -834,7 +834,20 @@ TEST_F(EngineTest, OutsideRankOnAClockThatWaitsIsToldOfEndsWhenTheyHaveCome) {
       for (const Interval& i : whole->timeline) {
         const std::vector<Op>& ops = program.sequences[i.sequence].ops;
         if (ops[i.op].kind != OpKind::kComm) continue;
-        visits.push_back({outside, ops[i.op].a, ops[i.op].b, i.start_ns, ends.size()});
+        uint32_t first = i.op;
+        while (ops[first].detail == 0) --first;
+        uint64_t steps = trace::kEarlySendSteps;
+        bool early = false;
+        for (uint32_t k = first; k <= i.op; ++k)
+          early = graph::BeginsEarly(program.calls[ops[k].a], &steps);
+        const bool waits = !graph::EndsEarly(program, &ops[first]);
+        visits.push_back({.rank = outside,
+                          .call = ops[i.op].a,
+                          .sequence = ops[i.op].b,
+                          .ready_ns = i.start_ns,
+                          .token = ends.size(),
+                          .waits = waits,
+                          .early = early});
         ends.push_back(i.end_ns);
       }
       std::stable_sort(visits.begin(), visits.end(),

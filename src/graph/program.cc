@@ -220,6 +220,14 @@ bool EndsEarly(const Program& program, const Op* first) {
   });
 }
 
+bool BeginsEarly(const Call& call, uint64_t* steps_left) {
+  constexpr uint64_t kStepBytes = trace::kEarlySendBytes / trace::kEarlySendSteps;
+  const uint64_t steps = std::max<uint64_t>((call.bytes + kStepBytes - 1) / kStepBytes, 1);
+  if (call.op != trace::CommOp::kSend || steps > *steps_left) return false;
+  *steps_left -= steps;
+  return true;
+}
+
 std::string_view CommOpName(CommOp op) {
   static constexpr std::string_view kNames[] = {
       "AllReduce", "Reduce", "Broadcast", "AllGather", "ReduceScatter",

@@ -52,9 +52,14 @@ static_assert(sizeof(Op) == 16);
 inline constexpr uint8_t kHasLast = 1;
 
 struct Program;
+struct Call;
 /// True for a group of sends (`first` is its first operation, others follow) that NCCL's FIFOs take
 /// before the receives come. That they may be full of earlier ones is left out.
 bool EndsEarly(const Program& program, const Op* first);
+
+/// Whether a call of a group begins without its receive: a send that fits into what is left of
+/// NCCL's buffers, which it takes from `steps_left` (trace::kEarlySendSteps at a group's first).
+bool BeginsEarly(const Call& call, uint64_t* steps_left);
 
 struct Sequence {
   trace::SequenceKind kind;

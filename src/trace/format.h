@@ -198,6 +198,7 @@ inline constexpr uint32_t kCommOpCount = 10;
 // come; a group that also receives, and what no longer fits beside earlier sends to the same peer,
 // waits.
 inline constexpr uint64_t kEarlySendBytes = uint64_t{4} << 20;  // NCCL_BUFFSIZE's default
+inline constexpr uint64_t kEarlySendSteps = 8;                  // of these, as NCCL_STEPS
 
 // One distinct communication call.
 struct CallRecord {
