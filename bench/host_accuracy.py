@@ -43,6 +43,7 @@ EVENT_NS = 1000  # what cudaEventRecord takes: a step lies between two of them, 
 STEP_LINE = re.compile(r"^step \d+ +([\d.]+) ms", re.M)
 CLASSES = ("pipeline", "interleave", "nodes", "jitter", "straggler", "imbalance")
 BY = ("simulate", "emulate")
+DRAWS = 100  # of what was measured, for the 90 % interval of the mean iteration
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,11 +220,12 @@ def predict_case(runner: Runner, case: Case, steps: int) -> dict:
     runner.verb("capture", folder, "captured", {}, "--target", target, "--", *command)
     runner.verb("calibrate", folder, "calibrated", clock, folder / "captured", "--clock", "virtual", "--network", network)
     result = {}
-    text = runner.run([runner.prism, "simulate", folder / "calibrated", "--network", network, "--json", "--timeline", "none"],
-                      folder / "simulated.log", {})  # fmt: skip
+    text = runner.run([runner.prism, "simulate", folder / "calibrated", "--network", network, "--json", "--timeline", "none",
+                       "--draws", DRAWS], folder / "simulated.log", {})  # fmt: skip
     answer, _ = json.JSONDecoder().raw_decode(text, max(text.find("{"), 0))
     periods = [step["ns"] - EVENT_NS for step in answer["steps"]]
     result["simulate"] = iteration(periods, steps, "simulate")
+    result["simulate"]["interval_ns"] = [answer["mean_interval_ns"][end] - EVENT_NS for end in ("low", "high")]
     text = runner.verb("emulate", folder, "emulated", clock, folder / "calibrated", "--clock", "virtual", "--network", network, "--rank", 0)
     result["emulate"] = iteration(printed_steps(text), steps, "emulate")
     return result
@@ -323,11 +325,18 @@ def evaluate(options: argparse.Namespace) -> int:
         row["same_iterations"] = {
             by: statistics.mean(predicted[by]["steps_ns"][WARM_UP:both]) / statistics.mean(true["steps_ns"][WARM_UP:both]) - 1 for by in BY
         }
+        if interval := predicted["simulate"].get("interval_ns"):
+            row["interval_ns"], row["interval_holds"] = interval, interval[0] <= true["mean_ns"] <= interval[1]
+            row["interval_width"] = (interval[1] - interval[0]) / predicted["simulate"]["mean_ns"]
         rows.append(row)
         shown = "  ".join(f"{by} {row[f'{by}_ns'] / 1e6:.6f} ({row[f'{by}_error']:+.3%}, same iterations {row['same_iterations'][by]:+.3%})" for by in BY)
         print(f"    truth {row['truth_ns'] / 1e6:.6f} +- {row['truth_error_ns'] / 1e6:.6f} ms  {shown}")
     result = {"schema": SCHEMA, "benchmark": "host_accuracy", "predicted": predictions, "predictions_sha256": digest, **provenance(),
               "bars": {"mean": MEAN_BAR, "maximum": MAXIMUM_BAR}, "cases": rows, "failures": failures}  # fmt: skip
+    intervals = [row for row in rows if "interval_ns" in row]
+    if intervals:
+        width = statistics.median(row["interval_width"] for row in intervals)
+        print(f"90 % interval of the mean: holds {sum(row['interval_holds'] for row in intervals)} of {len(intervals)}, median width {width:.2%}")
     missed = False
     for by in BY if rows else ():
         errors = {row["name"]: abs(row[f"{by}_error"]) for row in rows}
