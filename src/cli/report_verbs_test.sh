@@ -41,7 +41,11 @@ expect 1 'holds no traces' inspect "$dir/empty"
 expect 1 'did you mean "h200"' simulate "$dir/job" --target h20x8
 expect 1 'has 4 GPUs' simulate "$dir/job" --target h200x4
 expect 1 'no steps found' simulate "$dir/job" --target h200x8 --step-mark nothing
-expect 1 '--jitter' simulate "$dir/job" --draws 5
+expect 0 '90 % interval' simulate "$dir/job" --draws 5
+expect 0 'without the what-ifs' simulate "$dir/job" --what-if rank:1=1.5 --what-if kernel:forward=0.5
+expect 1 'is nothing that can be changed' simulate "$dir/job" --what-if gpu:1=2
+expect 1 'there is no rank 9' simulate "$dir/job" --what-if rank:9=2
+expect 1 'nothing is known of the links' simulate "$dir/job" --what-if port:1=2
 expect 1 '--draws 0 is out of range' simulate "$dir/job" --jitter 0.1 --draws 0
 expect 1 'out of range' simulate "$dir/job" --timeline-ranks 0
 expect 0 'step time' simulate "$dir/job" --target H200X8
