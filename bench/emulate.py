@@ -33,12 +33,12 @@ GPT_3B = (*GPT, "--hidden", "3072", "--layers", "28", "--heads", "24", "--head-s
 MOE = ("train_moe.py", "--preset", "small", "--hidden", "2048", "--heads", "32", "--key-value-heads", "8",
        "--feed-forward", "2048", "--dtype", "bf16", "--seq", "2048")  # fmt: skip
 CASES = {
-    "ddp": (*GPT, "--parallel", "ddp", "--micro-batch", "4"),
-    "ddp-3b": (*GPT_3B, "--parallel", "ddp", "--micro-batch", "2"),
-    "fsdp2": (*GPT, "--parallel", "fsdp2", "--micro-batch", "4"),
-    "fsdp2-3b": (*GPT_3B, "--parallel", "fsdp2", "--micro-batch", "2"),
-    "tensor": (*GPT, "--parallel", "tp", "--micro-batch", "8"),
-    "tensor-3b": (*GPT_3B, "--parallel", "tp", "--micro-batch", "4"),
+    "ddp": (*GPT, "--parallel", "ddp", "--micro-batch", "10"),
+    "ddp-3b": (*GPT_3B, "--parallel", "ddp", "--micro-batch", "4"),
+    "fsdp2": (*GPT, "--parallel", "fsdp2", "--micro-batch", "10"),
+    "fsdp2-3b": (*GPT_3B, "--parallel", "fsdp2", "--micro-batch", "4"),
+    "tensor": (*GPT, "--parallel", "tp", "--micro-batch", "16"),
+    "tensor-3b": (*GPT_3B, "--parallel", "tp", "--micro-batch", "12"),
     "expert": (*MOE, "--micro-batch", "8"),
     "expert-wide": (*MOE, "--micro-batch", "16", "--feed-forward", "4096"),
     # Bound by the host, whose speed is that of the machine at the time: listed apart, no part of the bars.

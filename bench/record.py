@@ -12,7 +12,7 @@ one, a recorded one. Times are the program's own (of each step, with a synchroni
 | replay | `prism simulate --samples odd`: every operation takes its median over the odd steps | median of the even steps of the same run | 0.5 % |
 | steps  | `--samples odd-steps`: every step takes what was measured in an odd one | the same | reported |
 | spread | | median of the odd steps over that of the even ones: what the truth itself moves | reported |
-| delay  | replay of the job with `--delay 1:DELAY`, over the one without | delayed plain run's median over that of the plain runs | 1 % |
+| delay  | replay of the job with `--delay 0:DELAY`, over the one without | delayed plain run's median over that of the plain runs | 1 % |
 | cost   | | recorded runs over plain ones, in pairs of neighbours: mean, and its 95 % interval from three pairs on | upper end 1 % |
 
 Ten pairs of a case: `run --cases fsdp2 --order $(for i in {1..10}; do echo plain record; done)`.

@@ -85,7 +85,9 @@ const GraphPeers::Calls& GraphPeers::CallsOf(uint32_t rank) {
     if (sequence.kind != trace::SequenceKind::kStream) continue;
     bool early = false;  // of the group
     uint64_t steps_left = 0;
-    for (const Op& op : sequence.ops) {
+    const auto s = static_cast<size_t>(&sequence - program.sequences.data());
+    for (size_t i = 0; i < sequence.ops.size(); ++i) {
+      const Op& op = sequence.ops[i];
       if (op.kind != OpKind::kComm) continue;
       if (op.detail != 0) {
         early = graph::EndsEarly(program, &op);
@@ -94,7 +96,10 @@ const GraphPeers::Calls& GraphPeers::CallsOf(uint32_t rank) {
       if (early) calls->end_early.insert(op.a);
       const graph::Call& call = program.calls[op.a];
       // What stays on the GPU takes none of the buffers.
-      if (durations_.calls[rank][op.a].shares != 0 && graph::BeginsEarly(call, &steps_left))
+      const bool measured =
+          s < who.measured_ns.size() && i < who.measured_ns[s].size() && who.measured_ns[s][i] >= 0;
+      if (!measured && durations_.calls[rank][op.a].shares != 0 &&
+          graph::BeginsEarly(call, &steps_left))
         calls->begin_early.insert(op.a);
       std::vector<uint32_t>& list =
           who.channel[op.a] == kNone

@@ -365,7 +365,9 @@ class LinkMap {
   }
   std::optional<uint32_t> NicOf(uint32_t node, uint32_t nic) const {
     const uint32_t per_node = target_.gpus_per_node;
-    return nic < per_node && node < gpus_ / per_node
+    uint32_t nics = per_node;  // where a node's are not known
+    if (!nic_of_gpu_.empty()) nics = 1 + *std::max_element(nic_of_gpu_.begin(), nic_of_gpu_.end());
+    return nic < nics && node < gpus_ / per_node
                ? std::optional(2 * (gpus_ + node * per_node + nic))
                : std::nullopt;
   }

@@ -427,14 +427,16 @@ void Evaluation::Arrive(MeetingPlace& place, uint32_t sequence, const Arrival& a
   if (++meeting.arrived < place.Expected(sequence)) return;
 
   if (meeting.sent != kUnknown) {
-    int64_t end = meeting.sent;
+    int64_t end = kUnknown;
+    uint32_t by = kNone;
     Cause cause;
     for (uint32_t a = meeting.first; a != kNone; a = arrivals_[a].next) {
       const Arrival& each = arrivals_[a];
       const bool receives = each.call != nullptr;
       const int64_t own = receives ? each.ready + durations_.receive_ns : meeting.sent;
-      if (own >= end) {
+      if (own > end || (own == end && each.sequence < by)) {
         end = own;
+        by = each.sequence;
         cause = each.cause;
       }
     }

@@ -13,6 +13,7 @@
 #ifndef PRISM_ENGINE_LINK_MODEL_H_
 #define PRISM_ENGINE_LINK_MODEL_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -33,8 +34,13 @@ struct LinkModel {
   };
 
   double base_ns = 0;
-  std::vector<Protocol> protocols;  // at least one
+  std::vector<Protocol> protocols;   // at least one
+  bool ports = false, nics = false;  // which of these are known
 
+  /// Whether all links that a group there uses are known.
+  bool Knows(const Placement& at) const {
+    return (at.ranks_per_node == 1 || ports) && (at.nodes == 1 || nics);
+  }
   /// `bytes` as in CollectiveNs; kSend and kRecv: one message.
   Estimate Of(trace::CommOp op, double bytes, const Placement& at) const;
 };

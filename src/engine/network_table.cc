@@ -80,6 +80,7 @@ std::optional<LinkModel> NetworkTable::MeasuredLinks() const {
       (curve.at.nodes > 1 ? p.nic_step_ns : p.port_step_ns) = step_ns;
       (curve.at.nodes > 1 ? p.nic_ns_per_byte : p.port_ns_per_byte) = slope;
     }
+    (curve.at.nodes > 1 ? model.nics : model.ports) = true;
   }
   return model;
 }
@@ -87,7 +88,7 @@ std::optional<LinkModel> NetworkTable::MeasuredLinks() const {
 double NetworkTable::Scaled(const Gpu& gpu, CommOp op, const Curve& curve, uint64_t bytes,
                             const Placement& at) const {
   const double size = static_cast<double>(bytes), ns = At(curve, size).ns;
-  if (links_.has_value())
+  if (links_.has_value() && links_->Knows(at) && links_->Knows(curve.at))
     return ns * links_->Of(op, size, at).ns / links_->Of(op, size, curve.at).ns;
   return ns * static_cast<double>(CollectiveNs(gpu, op, bytes, at)) /
          static_cast<double>(CollectiveNs(gpu, op, bytes, curve.at));
@@ -162,7 +163,7 @@ std::optional<NetworkTime> NetworkTable::TimeOf(const Gpu& gpu, CommOp op, uint3
       NetworkTime time{std::llround(value.ns), value.measured && same_type
                                                    ? TimeSource::kMeasured
                                                    : TimeSource::kInterpolated};
-      if (links_.has_value()) {
+      if (links_.has_value() && links_->Knows(at)) {
         const double size = static_cast<double>(bytes);
         const LinkModel::Estimate e = links_->Of(op, size, at), full = links_->Of(op, kFull, at);
         // Where the curve is steeper than the model something else is busier, such as a spine.
@@ -199,7 +200,7 @@ std::optional<NetworkTime> NetworkTable::TimeOf(const Gpu& gpu, CommOp op, uint3
     ns = std::exp((1 - weight) * std::log(ns) + weight * std::log(scaled(*above)));
   }
   NetworkTime time{std::llround(ns), TimeSource::kInterpolated};
-  if (links_.has_value()) {
+  if (links_.has_value() && links_->Knows(at)) {
     const LinkModel::Estimate e = links_->Of(op, static_cast<double>(bytes), at);
     time.port = e.port_ns / e.ns;
     time.nic = e.nic_ns / e.ns;

@@ -138,6 +138,8 @@ absl::Status ApplyToLink(uint32_t first_link, const WhatIf& what_if, const Graph
     return 1 + after - longest;
   };
   std::map<Meeting, double> stretches;  // the largest, as all members wait for the slowest
+  // Of messages, by channel, count and type: only the send has links.
+  std::map<std::tuple<uint32_t, uint64_t, uint32_t>, double> sends;
   const auto meeting = [&](const graph::Rank& rank, const graph::Call& call) {
     return Meeting(rank.comm[call.participant], call.op, call.count, call.dtype);
   };
@@ -151,12 +153,21 @@ absl::Status ApplyToLink(uint32_t first_link, const WhatIf& what_if, const Graph
       }
       for (size_t c = 0; c < program.calls.size(); ++c) {
         CallTime& time = durations->calls[r][c];
-        if (time.shares == 0) continue;
         const bool message = rank.channel[c] != kNone;
+        const std::tuple send(rank.channel[c], program.calls[c].count, program.calls[c].dtype);
+        if (time.shares == 0) {
+          const auto found = sends.find(send);
+          if (!apply || !message || found == sends.end()) continue;
+          time.ns = std::llround(static_cast<double>(time.ns) * found->second);
+          durations->call_scale[r][c] *= found->second;
+          continue;
+        }
         const double own = stretch(time);
         if (!apply) {
-          // Of a meeting that another member makes longer, or none makes shorter than the longest.
-          if (message) continue;
+          if (message) {
+            sends[send] = own;
+            continue;
+          }
           const auto [known, is_new] = stretches.try_emplace(meeting(rank, program.calls[c]), own);
           if (!is_new) known->second = std::max(known->second, own);
           continue;

@@ -48,8 +48,6 @@ std::vector<int64_t> StepEnds(const Outcome& outcome, size_t count) {
   return ends;
 }
 
-// The reported step: the one of median duration among the training steps, without the first where
-// there are others.
 // Training steps after the first two, or all where there are no more; without steps the whole run.
 std::vector<int64_t> CountedSteps(const Outcome& outcome, const Steps& steps) {
   if (steps.ends.empty()) return {outcome.finish_ns};
@@ -75,6 +73,8 @@ int64_t Quantile(std::vector<int64_t>* values, double q) {
   return *at;
 }
 
+// The reported step: the one of median duration among the training steps, without the first where
+// there are others.
 size_t MedianStep(const std::vector<StepTime>& steps) {
   std::vector<size_t> candidates;
   for (size_t k = 0; k < steps.size(); ++k) {
@@ -347,6 +347,13 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
     p.step_hint = HintOf(steps.status());
   }
 
+  if (options.draws > 0 && options.jitter == 0 && options.samples != graph::Samples::kOwn) {
+    return WithHint(absl::InvalidArgumentError(absl::StrCat(
+                        "--draws takes each step's own measurements, and "
+                        "--samples ",
+                        std::string(graph::SamplesName(options.samples)), " replaces them")),
+                    "--samples own, or --jitter SIGMA");
+  }
   if (options.samples != graph::Samples::kOwn) {
     PRISM_ASSIGN_OR_RETURN(const graph::Resampled resampled,
                            graph::Resample(graph, result.steps, options.samples));

@@ -38,12 +38,11 @@ SLOWER = 1.3
 WHAT_IF_BAR = 0.0001
 
 
-def check_what_if(prism, job, profile, truth, what_if):
+def check_what_if(prism, job, profile, truth, *what_ifs):
     """A changed job is predicted from the one that was calibrated, not from itself."""
-    simulated = prism("simulate", job, "--network", profile, "--what-if", what_if, "--json", "--timeline", "none")
+    simulated = prism("simulate", job, "--network", profile, *(word for what in what_ifs for word in ("--what-if", what)), "--json", "--timeline", "none")
     assert simulated.code == 0, simulated.err
     periods = [step["ns"] - EVENT_NS for step in json.loads(simulated.out)["steps"]]
-    print(what_if, periods, truth)
     assert periods[1:] == pytest.approx(truth[1:], rel=WHAT_IF_BAR)
 
 
@@ -80,8 +79,9 @@ def test_ranks_that_run_alone_predict_the_job(prism, trainer, tmp_path, options,
         straggler = true_run(prism, trainer, file, "--straggler", f"3:{SLOWER}")
         check_what_if(prism, prism.job, profile, straggler, f"rank:3={SLOWER}")
         if links:
-            file.write_text(json.dumps(links | {"slow": [{"node": 1, "rail": 0, "factor": 0.5}]}))
-            check_what_if(prism, prism.job, profile, true_run(prism, trainer, file), "nic:1.0=0.5")
+            for factor in (0.5, 2):
+                file.write_text(json.dumps(links | {"slow": [{"node": node, "rail": 0, "factor": factor} for node in (0, 1)]}))
+                check_what_if(prism, prism.job, profile, true_run(prism, trainer, file), f"nic:0.0={factor}", f"nic:1.0={factor}")
             file.write_text(json.dumps(links))
 
     emulated = prism("emulate", prism.job, "--clock", "virtual", "--network", profile, "--rank", 0, "--job", tmp_path / "emulated")

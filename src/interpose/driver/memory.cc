@@ -4,6 +4,7 @@
 #include "src/interpose/driver/numbers.h"
 #include "src/interpose/driver/ownership.h"
 #include "src/interpose/driver/route.h"
+#include "src/interpose/driver/span_timer.h"
 
 namespace prism::interpose::driver {
 namespace {
@@ -29,6 +30,7 @@ CUresult MemAllocPitch(Route real, CUdeviceptr* address, size_t* pitch, size_t w
 }
 
 CUresult MemFree(Route real, CUdeviceptr address) {
+  SpanTimer::Get().BeforeBlocking();
   return Ownership::Get().Free(address, [&] { return real(address); });
 }
 
@@ -120,6 +122,7 @@ CUresult MemAllocHost(Route real, void** address, size_t bytes) {
 }
 
 CUresult MemFreeHost(Route real, void* address) {
+  SpanTimer::Get().BeforeBlocking();
   const CUresult result = real(address);
   if (result == CUDA_SUCCESS) RecordPinned(-1, address);
   return result;

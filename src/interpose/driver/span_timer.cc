@@ -26,7 +26,7 @@ constexpr auto kLookEvery = std::chrono::milliseconds(20);
 // after this time: longer than it takes to enqueue nearly every span.
 constexpr auto kLongestHold = std::chrono::milliseconds(10);
 constexpr auto kLookAtHoldsEvery = std::chrono::milliseconds(2);
-constexpr size_t kMostHolds = 64;  // streams that can be held
+constexpr size_t kMostHolds = 64;  // streams that can be held at a time
 constexpr size_t kNodesAChunk = 1024;
 constexpr int64_t kNotMeasured = -1;
 
@@ -58,8 +58,9 @@ struct Hold {
   std::atomic<uint64_t> since_ns{0};  // 0: not held
 
   void LetGo() {
-    const uint32_t value_now = value.load();
+    // In this order: a hold that has begun meanwhile is let go of too early, but never kept.
     if (since_ns.exchange(0) == 0) return;
+    const uint32_t value_now = value.load();
     uint32_t seen = word->load();
     while (static_cast<int32_t>(value_now - seen) > 0 &&
            !word->compare_exchange_weak(seen, value_now)) {
@@ -72,6 +73,7 @@ struct Holds {
   bool enabled = false;
   std::atomic<size_t> used{0};
   Hold all[kMostHolds];
+  std::vector<Hold*> free;  // of streams that are gone; under the timer's lock
 };
 Holds& GetHolds() {
   static auto* holds = new Holds;
@@ -144,6 +146,10 @@ std::atomic<uint32_t>* HoldWords() {
 /// Lets the stream wait if it has nothing to do. The lock is held.
 void HoldIfIdle(Stream& stream) {
   Holds& holds = GetHolds();
+  if (stream.hold == nullptr && !holds.free.empty()) {
+    stream.hold = holds.free.back();
+    holds.free.pop_back();
+  }
   if (stream.hold == nullptr) {
     const size_t next = holds.used.load();
     std::atomic<uint32_t>* const words = HoldWords();
@@ -421,7 +427,10 @@ void SpanTimer::StreamDestroyed(uint32_t number) {
   const auto found = state.streams.find(number);
   if (found == state.streams.end()) return;
   GiveBack(state, found->second.start);
-  if (found->second.hold != nullptr) found->second.hold->LetGo();
+  if (found->second.hold != nullptr) {
+    found->second.hold->LetGo();
+    GetHolds().free.push_back(found->second.hold);
+  }
   state.streams.erase(found);
 }
 
