@@ -246,8 +246,11 @@ def run_job(command: tuple | list, job: Path, options: argparse.Namespace, timed
     verb = ["record", "--device", "host"] if timed else ["capture"]
     # Values by which programs decide (of experts, how many tokens go where) are computed.
     target = () if timed else ("--target", "h200x8:2", "--values", "control")
-    done = subprocess.run([str(word) for word in (options.prism, *verb, *target, "--job", job, "--", *words)], cwd=ROOT,
-                          env=environment(options, timed), capture_output=True, text=True, timeout=options.timeout, check=False)
+    try:
+        done = subprocess.run([str(word) for word in (options.prism, *verb, *target, "--job", job, "--", *words)], cwd=ROOT,
+                              env=environment(options, timed), capture_output=True, text=True, timeout=options.timeout, check=False)
+    except subprocess.TimeoutExpired:
+        return f"no end after {options.timeout:g} s"  # prism's guard ends the ranks
     return "" if done.returncode == 0 else f"exit code {done.returncode}: {done.stderr[-2000:]}"
 
 

@@ -25,8 +25,10 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -56,11 +58,14 @@ def timed_run(runner: Runner, clock: str, links: Path, steps: int) -> tuple[list
     session = {"HOSTCUDA_SESSION": f"wall-{uuid.uuid4().hex[:12]}"}
     text, arrivals = "", []
     with subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          env=os.environ | session, preexec_fn=with_priority if clock == "wall" else None) as process:  # fmt: skip
+                          env=os.environ | session, preexec_fn=with_priority if clock == "wall" else None, start_new_session=True) as process:  # fmt: skip
+        end = threading.Timer(runner.options.timeout, os.killpg, (process.pid, signal.SIGKILL))
+        end.start()
         for line in process.stdout:
             text += line
             if re.match(r"step \d+ ", line):
                 arrivals.append(time.monotonic_ns())
+        end.cancel()
     if process.returncode:
         raise RunFailed(f"{' '.join(map(str, command))}: code {process.returncode}: {text[-2000:]}")
     return printed_steps(text), [b - a for a, b in zip(arrivals, arrivals[1:])]
