@@ -36,6 +36,9 @@ class WallClockTest : public ::testing::Test {
   }
   void TearDown() override {
     EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+    for (CUevent event : {start_, end_}) EXPECT_EQ(cuEventDestroy(event), CUDA_SUCCESS);
+    for (CUstream stream : {one_, other_}) EXPECT_EQ(cuStreamDestroy(stream), CUDA_SUCCESS);
+    EXPECT_EQ(cuModuleUnload(module_), CUDA_SUCCESS);
     EXPECT_EQ(cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
   }
   void Launch(CUstream stream) {
