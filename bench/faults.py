@@ -139,7 +139,7 @@ SOUND = {
 # Recorded on the virtual clock: nobody is a straggler there, though ranks wait for each other, and kernels jitter.
 LARGE = "--timed --hidden 4096 --heads 32 --expert-hidden 8192 --sequence 4096"
 SOUND_TIMED = {
-    f"moe_trainer {name}, timed": ("torchrun", "--no-python", "--nproc-per-node", 4, "{examples}/moe_trainer", *LARGE.split(), *layout.split())
+    f"moe_trainer {name}, timed": ("torchrun", "--standalone", "--no-python", "--nproc-per-node", 4, "{examples}/moe_trainer", *LARGE.split(), *layout.split())
     for name, layout in (("tensor, data, experts", "--dp 2 --tp 2 --ep 4 --layers 3 --micro-batches 2"), ("pipeline", "--dp 2 --pp 2 --ep 2 --layers 4"),
                          ("with jitter", "--dp 2 --tp 2 --ep 4 --layers 3 --micro-batches 2 --jitter 0.1"))
 }  # fmt: skip
@@ -153,7 +153,7 @@ def environment(options: argparse.Namespace, timed: bool = False) -> dict[str, s
 
 
 def program(fault: str, language: str, options: argparse.Namespace) -> list[str]:
-    command = ["torchrun", "--nproc-per-node", str(RANKS)]
+    command = ["torchrun", "--standalone", "--nproc-per-node", str(RANKS)]
     command += [str(ROOT / "examples/faults.py")] if language == "python" else ["--no-python", str(options.examples / "faults")]
     return [*command, "--fault", fault, "--fault-rank", str(RANK)]
 

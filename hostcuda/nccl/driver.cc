@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <cstring>
 #include <mutex>
 #include <string>
 
@@ -26,7 +27,9 @@ Status Load(DriverFunctions* driver) {
   const auto find = [&](const char* name, auto* function) {
     void* address = nullptr;
     CUdriverProcAddressQueryResult found;
-    if (get_proc_address(name, &address, CUDA_VERSION, CU_GET_PROC_ADDRESS_DEFAULT, &found) !=
+    // Version 13.0 added a form of it with another parameter.
+    const int version = strcmp(name, "cuCtxGetDevice") == 0 ? 12080 : CUDA_VERSION;
+    if (get_proc_address(name, &address, version, CU_GET_PROC_ADDRESS_DEFAULT, &found) !=
             CUDA_SUCCESS ||
         address == nullptr) {
       if (status.ok()) status = Error(Code::kCudaError, "libcuda.so.1 does not have %s", name);

@@ -28,7 +28,7 @@ def command(prism):
         if language == "c++" and not cpp.exists():
             pytest.fail(f"{cpp} is not built: ninja -C {prism.path.parents[1]} faults")
         program = (ROOT / "examples/faults.py",) if language == "python" else ("--no-python", cpp)
-        return ("torchrun", "--nproc-per-node", bench.RANKS, *program, *arguments)
+        return ("torchrun", "--standalone", "--nproc-per-node", bench.RANKS, *program, *arguments)
 
     return of
 
