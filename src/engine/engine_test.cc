@@ -691,6 +691,34 @@ TEST_F(EngineTest, DelaysDoWhatARunWithThemDoes) {
   }
 }
 
+// The visits of a rank that is outside, as the whole evaluation has them, and by token when each
+// ends there.
+std::pair<std::vector<Visit>, std::vector<int64_t>> VisitsOf(const Graph& graph, uint32_t outside,
+                                                             const Outcome& whole) {
+  const graph::Program& program = graph.program_of(graph.ranks[outside]);
+  std::vector<Visit> visits;
+  std::vector<int64_t> ends;
+  for (const Interval& i : whole.timeline) {
+    const std::vector<Op>& ops = program.sequences[i.sequence].ops;
+    if (ops[i.op].kind != OpKind::kComm) continue;
+    uint32_t first = i.op;
+    while (ops[first].detail == 0) --first;
+    uint64_t steps = trace::kEarlySendSteps;
+    bool early = false;
+    for (uint32_t k = first; k <= i.op; ++k)
+      early = graph::BeginsEarly(program.calls[ops[k].a], &steps);
+    visits.push_back({.rank = outside,
+                      .call = ops[i.op].a,
+                      .sequence = ops[i.op].b,
+                      .ready_ns = i.start_ns,
+                      .token = ends.size(),
+                      .waits = !graph::EndsEarly(program, &ops[first]),
+                      .early = early});
+    ends.push_back(i.end_ns);
+  }
+  return {visits, ends};
+}
+
 // A rank that comes when the whole evaluation says it comes meets when that says it meets: in the
 // order of time, and in any other.
 TEST_F(EngineTest, OutsideRankThatKeepsTimeMeetsAsTheWholeEvaluationSays) {
@@ -706,19 +734,8 @@ TEST_F(EngineTest, OutsideRankThatKeepsTimeMeetsAsTheWholeEvaluationSays) {
       only[outside] = 1;
       const auto whole = Evaluate(graph, d, {.timeline = only});
       ASSERT_TRUE(whole.ok()) << whole.status();
-      const graph::Rank& rank = graph.ranks[outside];
-      const graph::Program& program = graph.program_of(rank);
-      std::vector<Visit> visits;
-      std::vector<int64_t> ends;  // by token
-      for (const Interval& i : whole->timeline) {
-        const std::vector<Op>& ops = program.sequences[i.sequence].ops;
-        if (ops[i.op].kind != OpKind::kComm) continue;
-        uint32_t first = i.op;
-        while (ops[first].detail == 0) --first;
-        const bool waits = !graph::EndsEarly(program, &ops[first]);
-        visits.push_back({outside, ops[i.op].a, ops[i.op].b, i.start_ns, ends.size(), waits});
-        ends.push_back(i.end_ns);
-      }
+      const graph::Program& program = graph.program_of(graph.ranks[outside]);
+      auto [visits, ends] = VisitsOf(graph, outside, *whole);
       ASSERT_FALSE(visits.empty());
       for (const bool in_order : {true, false}) {
         if (in_order) {
@@ -827,29 +844,8 @@ TEST_F(EngineTest, OutsideRankOnAClockThatWaitsIsToldOfEndsWhenTheyHaveCome) {
       only[outside] = 1;
       const auto whole = Evaluate(graph, d, {.timeline = only});
       ASSERT_TRUE(whole.ok()) << whole.status();
-      const graph::Rank& rank = graph.ranks[outside];
-      const graph::Program& program = graph.program_of(rank);
-      std::vector<Visit> visits;
-      std::vector<int64_t> ends;  // by token
-      for (const Interval& i : whole->timeline) {
-        const std::vector<Op>& ops = program.sequences[i.sequence].ops;
-        if (ops[i.op].kind != OpKind::kComm) continue;
-        uint32_t first = i.op;
-        while (ops[first].detail == 0) --first;
-        uint64_t steps = trace::kEarlySendSteps;
-        bool early = false;
-        for (uint32_t k = first; k <= i.op; ++k)
-          early = graph::BeginsEarly(program.calls[ops[k].a], &steps);
-        const bool waits = !graph::EndsEarly(program, &ops[first]);
-        visits.push_back({.rank = outside,
-                          .call = ops[i.op].a,
-                          .sequence = ops[i.op].b,
-                          .ready_ns = i.start_ns,
-                          .token = ends.size(),
-                          .waits = waits,
-                          .early = early});
-        ends.push_back(i.end_ns);
-      }
+      const graph::Program& program = graph.program_of(graph.ranks[outside]);
+      auto [visits, ends] = VisitsOf(graph, outside, *whole);
       std::stable_sort(visits.begin(), visits.end(),
                        [](const Visit& x, const Visit& y) { return x.ready_ns < y.ready_ns; });
       LiveEvaluation live(graph, d, {}, only);

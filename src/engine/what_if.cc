@@ -29,30 +29,12 @@ constexpr char kForms[] =
     "(node.NIC)";
 constexpr double kLeast = 1e-3, kMost = 1e3;
 
-std::optional<uint32_t> IndexOf(const Graph& graph, uint32_t world_rank) {
-  for (uint32_t i = 0; i < graph.ranks.size(); ++i) {
-    if (graph.ranks[i].rank == world_rank) return i;
-  }
-  return std::nullopt;
-}
-
-absl::StatusOr<uint32_t> RankIndex(const WhatIf& what_if, const Graph& graph) {
-  if (const std::optional<uint32_t> index = IndexOf(graph, what_if.number)) return *index;
-  std::vector<uint32_t> ranks;
-  for (const graph::Rank& rank : graph.ranks) ranks.push_back(rank.rank);
-  return WithHint(absl::InvalidArgumentError(absl::StrCat("there is no rank ", what_if.number)),
-                  absl::StrCat("the job has ranks ", graph::RankList(ranks)));
-}
-
-/// Multiplies what kernels that `matches` take in the spans of a rank; returns whether there is
-/// one.
+/// What a span of the program takes, over what it took, when kernels that `matches` take `factor`
+/// times as long. Empty: there is no such kernel.
 template <typename Matches>
-bool ScaleKernels(const Graph& graph, uint32_t rank, const CostModel& model, double factor,
-                  const Matches& matches, Durations* durations) {
-  const graph::Program& program = graph.program_of(graph.ranks[rank]);
-  durations->span_scale.resize(graph.ranks.size());
-  std::vector<double>& scales = durations->span_scale[rank];
-  scales.resize(program.spans.size(), 1);
+std::vector<double> SpanFactors(const graph::Program& program, const CostModel& model,
+                                double factor, const Matches& matches) {
+  std::vector<double> factors(program.spans.size(), 1);
   bool found = false;
   for (size_t i = 0; i < program.spans.size(); ++i) {
     // The span's time is one; the model says which part of it these kernels have.
@@ -64,14 +46,22 @@ bool ScaleKernels(const Graph& graph, uint32_t rank, const CostModel& model, dou
     }
     if (changed == 0) continue;
     found = true;
-    scales[i] *= 1 + changed / all * (factor - 1);
+    factors[i] = 1 + changed / all * (factor - 1);
   }
-  return found;
+  return found ? factors : std::vector<double>();
+}
+
+void ScaleSpans(const Graph& graph, uint32_t rank, const std::vector<double>& factors,
+                Durations* durations) {
+  durations->span_scale.resize(graph.ranks.size());
+  std::vector<double>& scales = durations->span_scale[rank];
+  scales.resize(graph.program_of(graph.ranks[rank]).spans.size(), 1);
+  for (size_t i = 0; i < factors.size(); ++i) scales[i] *= factors[i];
 }
 
 absl::Status ApplyToRank(const WhatIf& what_if, const Graph& graph, const CostModel& model,
                          Durations* durations) {
-  PRISM_ASSIGN_OR_RETURN(const uint32_t rank, RankIndex(what_if, graph));
+  PRISM_ASSIGN_OR_RETURN(const uint32_t rank, graph::RankIndex(graph, what_if.number));
   if (what_if.kind == WhatIf::Kind::kHost) {
     durations->host_time_scale.resize(graph.ranks.size(), 1);
     durations->host_time_scale[rank] *= what_if.factor;
@@ -81,7 +71,8 @@ absl::Status ApplyToRank(const WhatIf& what_if, const Graph& graph, const CostMo
     // Copies and sets are no slower on a slow GPU.
     return kernel.kind == trace::KernelKind::kKernel || kernel.kind == trace::KernelKind::kGraph;
   };
-  ScaleKernels(graph, rank, model, what_if.factor, is_kernel, durations);
+  const graph::Program& program = graph.program_of(graph.ranks[rank]);
+  ScaleSpans(graph, rank, SpanFactors(program, model, what_if.factor, is_kernel), durations);
   return absl::OkStatus();
 }
 
@@ -90,9 +81,16 @@ absl::Status ApplyToKernels(const WhatIf& what_if, const Graph& graph, const Cos
   const auto is_named = [&](const graph::Kernel& kernel) {
     return kernel.name.find(what_if.kernel) != std::string::npos;
   };
+  std::vector<std::vector<double>> factors;  // by program, which ranks share
+  for (const graph::Program& program : graph.programs)
+    factors.push_back(SpanFactors(program, model, what_if.factor, is_named));
   bool found = false;
-  for (uint32_t rank = 0; rank < graph.ranks.size(); ++rank)
-    found |= ScaleKernels(graph, rank, model, what_if.factor, is_named, durations);
+  for (uint32_t rank = 0; rank < graph.ranks.size(); ++rank) {
+    const std::vector<double>& of_rank = factors[graph.ranks[rank].program];
+    if (of_rank.empty()) continue;
+    found = true;
+    ScaleSpans(graph, rank, of_rank, durations);
+  }
   if (found) return absl::OkStatus();
   return WithHint(
       absl::InvalidArgumentError(absl::StrCat("no kernel has '", what_if.kernel, "' in its name")),

@@ -113,6 +113,18 @@ std::string MemberList(const std::vector<uint32_t>& ranks) {
 
 }  // namespace
 
+absl::StatusOr<uint32_t> RankIndex(const Graph& graph, uint32_t world_rank,
+                                   const std::string& purpose) {
+  std::vector<uint32_t> ranks;
+  for (uint32_t i = 0; i < graph.ranks.size(); ++i) {
+    if (graph.ranks[i].rank == world_rank) return i;
+    ranks.push_back(graph.ranks[i].rank);
+  }
+  return WithHint(
+      absl::InvalidArgumentError(absl::StrCat("there is no rank ", world_rank, purpose)),
+      "the job has ranks " + RankList(ranks));
+}
+
 std::string RankList(const std::vector<uint32_t>& ranks, size_t most, const char* separator) {
   std::vector<std::string> parts;
   for (size_t i = 0; i < ranks.size();) {

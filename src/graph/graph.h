@@ -89,6 +89,11 @@ struct LoadOptions {
 /// Name of a rank's trace in its job directory: "trace/rank-00003.prt".
 std::string TraceName(uint32_t rank);
 
+/// Index in Graph::ranks of a world rank. InvalidArgument: "there is no rank 9" and `purpose`; the
+/// hint lists those that there are.
+absl::StatusOr<uint32_t> RankIndex(const Graph& graph, uint32_t world_rank,
+                                   const std::string& purpose = "");
+
 /// "0-6, 9, 12-15" of ascending ranks, so that a thousand of them fit a line; "..." after `most`
 /// parts.
 std::string RankList(const std::vector<uint32_t>& ranks, size_t most = 12,

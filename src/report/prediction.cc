@@ -238,21 +238,14 @@ absl::StatusOr<std::vector<engine::Delay>> PlaceDelays(const Graph& graph, const
                                                        std::vector<std::string>* notes) {
   std::vector<engine::Delay> delays;
   for (const StepDelay& delay : wanted) {
-    const auto rank = std::find_if(graph.ranks.begin(), graph.ranks.end(),
-                                   [&](const graph::Rank& r) { return r.rank == delay.rank; });
-    if (rank == graph.ranks.end()) {
-      std::vector<uint32_t> ranks;
-      for (const graph::Rank& r : graph.ranks) ranks.push_back(r.rank);
-      return WithHint(
-          absl::InvalidArgumentError(absl::StrCat("there is no rank ", delay.rank, " to delay")),
-          absl::StrCat("the job has ranks ", graph::RankList(ranks)));
-    }
+    PRISM_ASSIGN_OR_RETURN(const uint32_t index, graph::RankIndex(graph, delay.rank, " to delay"));
+    const graph::Rank& rank = graph.ranks[index];
     const std::vector<graph::Place> begins =
-        graph::StepBeginnings(graph.program_of(*rank), steps.ends[rank->program]);
+        graph::StepBeginnings(graph.program_of(rank), steps.ends[rank.program]);
     size_t delayed = 0;
     for (size_t k = 0; k < begins.size(); ++k) {
       if (steps.classes[k] != Steps::kTraining || begins[k].sequence == kNone) continue;
-      delays.push_back({static_cast<uint32_t>(rank - graph.ranks.begin()), begins[k], delay.ns});
+      delays.push_back({index, begins[k], delay.ns});
       ++delayed;
     }
     if (delayed == 0) {
