@@ -3,10 +3,14 @@
 
     bench/emulate.py predict --out runs --network netprofile.json    # on a machine with one GPU
     bench/emulate.py truth --out runs                                # on a machine with as many GPUs as ranks
+    bench/emulate.py profile --out runs                              # there too: what kernels take in both, for the causes of errors
     bench/emulate.py evaluate --out runs --output FILE               # anywhere: compares, prints and writes the result
 
 `predict` captures each case on the GPU (all ranks on it), calibrates it, and emulates rank 0 with the others played as
 calibrated. The prediction is the median step that the emulated program itself prints, steps from the third on.
+A case in whose true profile rank 0's GPU idles for more than a tenth of a step is bound by the host, whose speed is that of the machine at the time: listed
+apart, no part of the bars.
+
 predictions.json is written with its SHA-256 before `truth` runs anything; `truth` refuses to run without it and keeps
 the hash. The network profile of the machine may be used, nothing of the job on several GPUs.
 
@@ -18,10 +22,12 @@ import argparse
 import json
 import os
 import shlex
+import shutil
 import statistics
 import sys
 from pathlib import Path
 
+from gpu_sampler import GpuSampler
 from predictions import completed_verb, read_predictions, write_predictions
 from provenance import ROOT, gpus, provenance
 from torchrun import RANK_LINE, STEP_LINE, RunFailed, last_error, progress, run_to_end, torchrun
@@ -30,24 +36,32 @@ SCHEMA = 1
 WARM_UP = 2  # steps that do not count
 GPT = ("train_gpt.py", "--preset", "1b", "--dtype", "bf16", "--seq", "2048", "--recompute")
 GPT_3B = (*GPT, "--hidden", "3072", "--layers", "28", "--heads", "24", "--head-size", "128")  # Llama 3.2 3B, untied
-MOE = ("train_moe.py", "--preset", "small", "--hidden", "2048", "--heads", "32", "--key-value-heads", "8",
-       "--feed-forward", "2048", "--dtype", "bf16", "--seq", "2048")  # fmt: skip
+# Fewer layers of a width for which tensor parallelism is used.
+GPT_8B_WIDE = ("train_gpt.py", "--preset", "8b", "--layers", "8", "--dtype", "bf16", "--seq", "2048", "--recompute")
+GPT_70B_WIDE = ("train_gpt.py", "--preset", "70b", "--layers", "4", "--vocabulary", "32000", "--dtype", "bf16", "--seq", "2048", "--recompute")
+MOE = ("train_moe.py", "--preset", "small", "--heads", "32", "--key-value-heads", "8", "--dtype", "bf16", "--seq", "2048")
 CASES = {
     "ddp": (*GPT, "--parallel", "ddp", "--micro-batch", "10"),
     "ddp-3b": (*GPT_3B, "--parallel", "ddp", "--micro-batch", "4"),
     "fsdp2": (*GPT, "--parallel", "fsdp2", "--micro-batch", "10"),
     "fsdp2-3b": (*GPT_3B, "--parallel", "fsdp2", "--micro-batch", "4"),
-    "tensor": (*GPT, "--parallel", "tp", "--micro-batch", "16"),
+    "tensor": (*GPT_8B_WIDE, "--parallel", "tp", "--micro-batch", "8"),
+    "tensor-wide": (*GPT_70B_WIDE, "--parallel", "tp", "--micro-batch", "8"),
+    # Layers of Mixtral 8x7B and of 8x22B.
+    "expert": (*MOE, "--hidden", "4096", "--feed-forward", "14336", "--experts", "8", "--top-k", "2", "--layers", "4", "--head-size", "128", "--micro-batch", "4"),
+    "expert-wide": (*MOE, "--hidden", "6144", "--heads", "48", "--feed-forward", "16384", "--experts", "8", "--top-k", "2", "--layers", "2", "--head-size", "128", "--micro-batch", "6"),
+    # Small kernels.
     "tensor-3b": (*GPT_3B, "--parallel", "tp", "--micro-batch", "12"),
-    "expert": (*MOE, "--micro-batch", "8"),
-    "expert-wide": (*MOE, "--micro-batch", "16", "--feed-forward", "4096"),
-    # Bound by the host, whose speed is that of the machine at the time: listed apart, no part of the bars.
+    "expert-small": (*MOE, "--hidden", "2048", "--feed-forward", "2048", "--micro-batch", "8"),
     "ddp-small": (*GPT, "--parallel", "ddp", "--micro-batch", "2", "--layers", "8"),
     "fsdp2-small": (*GPT, "--parallel", "fsdp2", "--micro-batch", "2", "--layers", "8"),
     "tensor-small": (*GPT, "--parallel", "tp", "--micro-batch", "4", "--layers", "8"),
 }
-HOST_BOUND = ("ddp-small", "fsdp2-small", "tensor-small")
-HELD_OUT = ("fsdp2-3b", "tensor-3b")  # never looked at while the method was made
+HELD_OUT = ("fsdp2-3b", "expert-wide")  # never looked at while the method was made
+SMALL = ("tensor-3b", "expert-small", "ddp-small", "fsdp2-small", "tensor-small")
+IDLE_SHARE = 0.1  # of a step's time, beyond which a case is bound by the host
+WHERE = ("truth", "emulated")
+PROFILED = (6, 6)  # from which step on, and how many
 MEAN_BAR, MAXIMUM_BAR, DEVICE_BAR = 0.03, 0.05, 0.02
 ABLATIONS = {  # further emulations of a case: (job that is played, flags)
     "one-pass": ("captured", ("--peers", "instant")),  # not paced by what was calibrated
@@ -131,6 +145,58 @@ def truth(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def profile(options: argparse.Namespace) -> int:
+    """Runs each case once more under PyTorch's profiler, truly and emulated, and keeps the GPUs' clocks and power of both."""
+    runner, failed = Runner(options), False
+    network = ("--network", options.network) if options.network else ()
+    first, count = PROFILED
+    for case in options.cases:
+        folder = options.out / case
+        for where in options.where:
+            out = folder / f"profile-{where}"
+            if (out / "rank-0.json").exists():
+                continue
+            job = folder / "profiled"
+            verb = [options.prism, "emulate", folder / "calibrated", "--job", job, "--force", "--device", "cuda", *network, "--"]
+            launch = [*torchrun(options.python, options.world), ROOT / "bench/programs/profiled.py", out, first, count]
+            try:
+                with GpuSampler() as sampler:
+                    runner.run([*(verb if where == "emulated" else ()), *launch, *runner.program(case)], folder / f"profile-{where}.log")
+                (out / "gpus.json").write_text(json.dumps(sampler.medians, indent=1))
+            except RunFailed as failure:
+                failed = True
+                progress(f"emulate: {case}: {failure}")
+            shutil.rmtree(job, ignore_errors=True)
+    return 1 if failed else 0
+
+
+def read_profiles(folder: Path) -> dict:
+    """By `truth` and `emulated`: what rank 0's kernels took, and the GPUs."""
+    found = {}
+    for where in WHERE:
+        out = folder / f"profile-{where}"
+        if (out / "rank-0.json").exists():
+            found[where] = {"rank_0": json.loads((out / "rank-0.json").read_text()), "gpus": json.loads((out / "gpus.json").read_text())}
+            if (other := out / "rank-1.json").exists():
+                found[where]["rank_1"] = json.loads(other.read_text())
+    return found
+
+
+def describe_profiles(profiles: dict) -> list[str]:
+    """Lines of a table: ms a step by kind of kernel, truly and emulated."""
+    if set(profiles) != set(WHERE):
+        return []
+    true, emulated = (profiles[where]["rank_0"] for where in WHERE)
+    kinds = [kind for kind in true["kinds"] if max(true["kinds"][kind]["ms"], 0) > 0.005 * true["step_ms"]]
+    rows = [(name, true[name], emulated[name]) for name in ("computing_ms", "only_communication_ms", "idle_ms")]
+    rows += [(kind, true["kinds"][kind]["ms"], emulated["kinds"].get(kind, {"ms": 0})["ms"]) for kind in kinds]
+    lines = [f"    {name:22} {a:9.2f} {b:9.2f} ms ({(b - a) / true['step_ms']:+.2%} of the step)" for name, a, b in rows]
+    for where in WHERE:
+        shown = "; ".join(f"GPU {gpu}: {g['sm_mhz']:.0f} MHz, {g['power_w']:.0f} W" for gpu, g in profiles[where]["gpus"].items())
+        lines.append(f"    {where:9} {shown}")
+    return lines
+
+
 def is_among_truths(figures: list[int]) -> bool:
     """Whether the first, which was predicted, is one of the others."""
     return figures[0] in figures[1:]
@@ -146,8 +212,11 @@ def evaluate(options: argparse.Namespace) -> int:
             continue
         medians = [run["step_ms"] for run in runs]
         true_ms = statistics.median(medians)
+        profiles = read_profiles(options.out / case)
+        of_truth = profiles.get("truth", {}).get("rank_0")
+        host_bound = of_truth is not None and of_truth["idle_ms"] > IDLE_SHARE * of_truth["step_ms"]
         row = {
-            "case": case, "held_out": case in HELD_OUT, "host_bound": case in HOST_BOUND, "predicted_ms": predicted["step_ms"], "truth_ms": true_ms,
+            "case": case, "held_out": case in HELD_OUT, "host_bound": host_bound, "profiles": profiles, "predicted_ms": predicted["step_ms"], "truth_ms": true_ms,
             "truth_runs_ms": medians, "error": predicted["step_ms"] / true_ms - 1,
             **{figure: [predicted[figure], *(run[figure] for run in runs)] for figure in ("allocated", "reserved", "device_used")},
             "ablations": {name: ms / true_ms - 1 for name, ms in predicted.get("ablations", {}).items()},
@@ -156,7 +225,7 @@ def evaluate(options: argparse.Namespace) -> int:
         shown = "  ".join(f"{name} {error:+.2%}" for name, error in row["ablations"].items())
         print(f"{case:14} {row['predicted_ms']:9.3f} for {true_ms:9.3f} ms  {row['error']:+.2%}  "
               f"allocated {'equal' if is_among_truths(row['allocated']) else row['allocated']}  "
-              f"on the device {row['device_used'][0] / row['device_used'][1] - 1:+.2%}  {shown}{'  (host-bound)' if row['host_bound'] else ''}")  # fmt: skip
+              f"on the device {row['device_used'][0] / row['device_used'][1] - 1:+.2%}  {shown}{'  (host-bound)' if row['host_bound'] else ''}", *describe_profiles(profiles), sep="\n")  # fmt: skip
     if not rows:
         sys.exit("no case has both a prediction and a truth of it")
     judged = [row for row in rows if not row["host_bound"]] or rows
@@ -177,19 +246,21 @@ def evaluate(options: argparse.Namespace) -> int:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    prediction, true, evaluation = (verbs.add_parser(name) for name in ("predict", "truth", "evaluate"))
-    for verb in (prediction, true, evaluation):
+    prediction, true, profiling, evaluation = (verbs.add_parser(name) for name in ("predict", "truth", "profile", "evaluate"))
+    for verb in (prediction, true, profiling, evaluation):
         verb.add_argument("--out", type=Path, required=True, metavar="DIR")
-    for verb in (prediction, true):
-        verb.add_argument("--cases", nargs="+", choices=CASES, default=[case for case in CASES if case not in HOST_BOUND])
+    for verb in (prediction, true, profiling):
+        verb.add_argument("--cases", nargs="+", choices=CASES, default=[case for case in CASES if case not in SMALL])
         verb.add_argument("--world", type=int, default=2)
         verb.add_argument("--steps", type=int, default=22)
         verb.add_argument("--python", type=Path, default=Path(sys.executable), metavar="FILE")
         verb.add_argument("--timeout", type=float, default=180, metavar="S")
         verb.add_argument("--extra", type=shlex.split, default=[], metavar="FLAGS", help="further flags of the examples, e.g. a smaller model")
-    prediction.add_argument("--prism", type=Path, default=ROOT / "build/ci/bin/prism", metavar="FILE")
+    for verb in (prediction, profiling):
+        verb.add_argument("--prism", type=Path, default=ROOT / "build/ci/bin/prism", metavar="FILE")
+        verb.add_argument("--network", type=Path, metavar="FILE", help="profile of `prism netprofile`; formulas without")
     prediction.add_argument("--target", default="h200x8")
-    prediction.add_argument("--network", type=Path, metavar="FILE", help="profile of `prism netprofile`; formulas without")
+    profiling.add_argument("--where", nargs="+", choices=WHERE, default=list(WHERE))
     prediction.add_argument("--ablations", nargs="*", choices=ABLATIONS, default=[])
     prediction.add_argument("--ablated", nargs="+", choices=CASES, metavar="CASE", help="which cases; all by default")
     true.add_argument("--repeats", type=int, default=2)
@@ -200,7 +271,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     options = parse_arguments()
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
-    return {"predict": predict, "truth": truth, "evaluate": evaluate}[options.verb](options)
+    return {"predict": predict, "truth": truth, "profile": profile, "evaluate": evaluate}[options.verb](options)
 
 
 if __name__ == "__main__":

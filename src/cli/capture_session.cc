@@ -625,10 +625,11 @@ absl::StatusOr<CaptureResult> Session::Run() {
 
   coordinator::JobRules rules;
   rules.mode = wire::Mode::kCapture;
+  // Never what happened to be in memory: values of it would be no numbers soon.
+  const bool computes = options_.device == Device::kCuda || options_.values == "cpu";
+  if (computes) rules.welcome_flags |= wire::kMirrorPayloads;
   if (options_.emulation.has_value()) {
     rules.mode = wire::Mode::kEmulate;
-    const bool computes = options_.device == Device::kCuda || options_.values == "cpu";
-    if (computes) rules.welcome_flags |= wire::kMirrorPayloads;
     if (options_.emulation->measure) rules.welcome_flags |= wire::kMeasure;
     if (options_.emulation->hold) rules.welcome_flags |= wire::kHoldStreams;
     if (VirtualClock* clock = Clock()) {

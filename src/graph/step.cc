@@ -556,15 +556,21 @@ class Beginnings {
         }
       }
     }
+    // A loss may be averaged over the ranks before it is waited for.
+    constexpr size_t kUnits = 4, kLaunches = 16;
+    size_t units = 0, launches = 0;
     Place begin{by.sequence, at};
     for (uint32_t k = at; k < ops.size(); ++k) {
       if (ops[k].kind == OpKind::kWait) {
         if (of_thread_[ops[k].a]) break;  // another thread's turn
         begin.op = k + 1;
+        units = kUnits;
       } else if (ops[k].kind == OpKind::kEnqueue) {
         const Op& target = program_.sequences[ops[k].a].ops[ops[k].b];
-        if (target.kind == OpKind::kComm || (target.kind == OpKind::kSpan && computes_[target.a]))
-          break;
+        const bool computes = target.kind == OpKind::kSpan && computes_[target.a];
+        if (target.kind != OpKind::kComm && !computes) continue;
+        if (computes) launches += program_.spans[target.a].kernels.size();
+        if (++units > kUnits || launches > kLaunches) break;
       }
     }
     return begin;

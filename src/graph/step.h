@@ -86,9 +86,10 @@ absl::StatusOr<Steps> DetectSteps(Graph* graph, const StepOptions& options = {})
 /// without sequence: not known. `ends` are the program's of `Steps`.
 ///
 /// A step ends, for the host, where the optimizer's kernels are launched, together with what
-/// follows before other kernels are: copies of results and synchronizations. Steps by marks begin
-/// at them. Where no optimizer is known, a step begins after the operation that ended the one
-/// before.
+/// follows before other kernels are: copies of results and synchronizations; also with the few
+/// kernels and communications in front of a wait that comes soon (the mean of a loss, read). Steps
+/// by marks begin at them. Where no optimizer is known, a step begins after the operation that
+/// ended the one before.
 std::vector<Place> StepBeginnings(const Program& program, const std::vector<Place>& ends);
 
 }  // namespace prism::graph

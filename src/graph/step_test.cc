@@ -428,5 +428,56 @@ TEST_F(StepTest, CopiesOfResultsBelongToTheStepBefore) {
   EXPECT_GE(behind_waits, 2u);
 }
 
+// The mean of the loss over the ranks is read behind the optimizer; the next step's first
+// communication, which nothing is waited for, is not.
+TEST_F(StepTest, MeanOfTheLossBelongsToTheStepBefore) {
+  std::filesystem::create_directories(directory_ + "/trace");
+  uint32_t thread = 0;
+  {
+    trace::Writer w;
+    ASSERT_EQ(w.Open((directory_ + "/" + TraceName(0)).c_str(), 0, 1), 0);
+    const uint32_t stream = w.AddStream(0, 0, "s"), one[3] = {1, 1, 1}, world[] = {0};
+    thread = w.ThisThread();
+    w.Communicator({1, 1, 0, 0, 0}, world);
+    trace::CallRecord call{};
+    call.comm = 1;
+    call.peer = -1;
+    call.group = 1;
+    uint64_t calls = 0;
+    const auto communicate = [&] {
+      w.Comm(stream, w.Call(call), calls++, trace::ValueSource::kExact);
+    };
+    const auto launch = [&](trace::KernelKind kind, const char* name) {
+      w.HostCall(10);
+      w.Launch(stream, w.Kernel(kind, name, one, one, 0, 0));
+    };
+    for (int step = 0; step < 5; ++step) {
+      for (int layer = 0; layer < 6; ++layer) {
+        communicate();
+        launch(trace::KernelKind::kKernel, "layer");
+      }
+      launch(trace::KernelKind::kKernel, "adam");
+      communicate();
+      launch(trace::KernelKind::kKernel, "divide");
+      launch(trace::KernelKind::kCopy, "DtoH");
+      w.SyncCopy(stream);
+    }
+    ASSERT_EQ(w.Close(0), 0);
+  }
+  absl::StatusOr<Graph> graph = LoadJob(directory_);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const auto steps = DetectSteps(&*graph);
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  const Program& program = graph->programs[0];
+  size_t checked = 0;
+  for (const Place place : StepBeginnings(program, steps->ends[0])) {
+    if (place.op == 0) continue;
+    ASSERT_EQ(place.sequence, thread);
+    EXPECT_EQ(program.sequences[thread].ops[place.op - 1].kind, OpKind::kWait) << place.op;
+    ++checked;
+  }
+  EXPECT_GE(checked, 3u);
+}
+
 }  // namespace
 }  // namespace prism::graph

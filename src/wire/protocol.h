@@ -91,7 +91,7 @@ struct Hello {
 };
 
 enum WelcomeFlags : uint32_t {
-  kMirrorPayloads = 1,  // emulate: what does not move is filled from the rank's own data
+  kMirrorPayloads = 1,  // what does not move is filled from the rank's own data
   kMeasure = 2,         // emulate: spans and host time are measured
   kStandInKernels = 4,  // emulate: a kernel stands for NCCL's, else the stream waits
   kHoldStreams = 8,     // emulate: idle streams are held while a measured span is enqueued

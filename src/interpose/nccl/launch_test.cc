@@ -410,6 +410,9 @@ TEST_F(LaunchTest, StandInIsOneKernelThatIsGivenBackWhenItSaysSo) {
   EXPECT_EQ(arguments.unit_ns, wire::kPacedUnitNs);
   ASSERT_EQ(arguments.segments, 1u);
   EXPECT_EQ(arguments.segment[0].bytes, uint64_t{1} << 20);
+  // Zeros of a sum of floating-point numbers are taken from elsewhere.
+  EXPECT_EQ(arguments.segment[0].around, reinterpret_cast<uint64_t>(operation.input));
+  EXPECT_EQ(arguments.segment[0].around_bytes, uint64_t{1} << 20);
   EXPECT_EQ(g_words, 3);
 
   comm->GiveBackWatched();

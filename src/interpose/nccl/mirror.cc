@@ -3,6 +3,25 @@
 #include <algorithm>
 
 namespace prism::interpose::nccl {
+namespace {
+
+bool IsFloatingPoint(uint32_t dtype) {
+  return dtype == ncclFloat16 || dtype == ncclFloat32 || dtype == ncclFloat64 ||
+         dtype == ncclBfloat16;
+}
+
+/// What a reduction gives if every member brings what this one does, `in` being its part of that.
+StandInSegment Reduced(const wire::OpRecord& record, uint64_t whole, uint64_t in, uint64_t out) {
+  StandInSegment segment{in, out, record.out_bytes};
+  constexpr uint64_t kUnit = 16;  // bytes that a stand-in moves at a time
+  if (IsFloatingPoint(record.dtype) && ((whole | in | record.in_bytes) % kUnit) == 0) {
+    segment.around = whole;
+    segment.around_bytes = record.in_bytes;
+  }
+  return segment;
+}
+
+}  // namespace
 
 void AddMirror(const Operation& operation, const std::vector<Operation*>& group,
                std::vector<StandInSegment>* segments) {
@@ -10,24 +29,25 @@ void AddMirror(const Operation& operation, const std::vector<Operation*>& group,
   const auto in = reinterpret_cast<uint64_t>(operation.input);
   const auto out = reinterpret_cast<uint64_t>(operation.output);
   const auto size = static_cast<uint32_t>(operation.comm->size());
+  const uint64_t own_part = static_cast<uint64_t>(operation.comm->rank()) * record.out_bytes;
   if (record.out_bytes == 0) return;
   switch (record.op) {
     case wire::Op::kAllReduce:
     case wire::Op::kReduce:
+      return segments->push_back(Reduced(record, in, in, out));
     case wire::Op::kAllToAll:
-      return segments->push_back({in, out, record.out_bytes, 1, 0});
+      return segments->push_back({in, out, record.out_bytes});
     case wire::Op::kAllGather:
     case wire::Op::kGather:
-      return segments->push_back({in, out, record.in_bytes, size, 0});
+      return segments->push_back({in, out, record.in_bytes, size});
     case wire::Op::kReduceScatter:
+      return segments->push_back(Reduced(record, in, in + own_part, out));
     case wire::Op::kScatter:
       if (record.in_bytes == 0) return;  // not the root: it keeps what it has
-      return segments->push_back(
-          {in + static_cast<uint64_t>(operation.comm->rank()) * record.out_bytes, out,
-           record.out_bytes, 1, 0});
+      return segments->push_back({in + own_part, out, record.out_bytes});
     case wire::Op::kBroadcast:
       if (record.in_bytes == 0) return;
-      return segments->push_back({in, out, record.out_bytes, 1, 0});
+      return segments->push_back({in, out, record.out_bytes});
     case wire::Op::kSend:
       return;
     case wire::Op::kRecv:
@@ -36,11 +56,10 @@ void AddMirror(const Operation& operation, const std::vector<Operation*>& group,
   for (const Operation* other : group) {
     if (other->record.op == wire::Op::kSend && other->comm == operation.comm &&
         other->record.peer == record.peer && other->record.in_bytes >= record.out_bytes) {
-      return segments->push_back(
-          {reinterpret_cast<uint64_t>(other->input), out, record.out_bytes, 1, 0});
+      return segments->push_back({reinterpret_cast<uint64_t>(other->input), out, record.out_bytes});
     }
   }
-  segments->push_back({0, out, record.out_bytes, 1, 0});
+  segments->push_back({0, out, record.out_bytes});
 }
 
 void AddTraffic(const Operation& operation, std::vector<StandInSegment>* segments) {
@@ -53,16 +72,16 @@ void AddTraffic(const Operation& operation, std::vector<StandInSegment>* segment
     case wire::Op::kAllReduce: {
       // 2 (n - 1) / n of the payload passes through; the mirror is one payload.
       const uint64_t more = (record.in_bytes - 2 * record.in_bytes / n) & kAligned;
-      if (n > 2 && more != 0) segments->push_back({in, out, more, 1, 0});
+      if (n > 2 && more != 0) segments->push_back({in, out, more});
       return;
     }
     case wire::Op::kReduceScatter: {
       const uint64_t others = (record.in_bytes - record.out_bytes) & kAligned;
-      if (others != 0) segments->push_back({in, 0, others, 1, 0});
+      if (others != 0) segments->push_back({in, 0, others});
       return;
     }
     case wire::Op::kSend:
-      return segments->push_back({in, 0, record.in_bytes, 1, 0});
+      return segments->push_back({in, 0, record.in_bytes});
     default:
       return;
   }

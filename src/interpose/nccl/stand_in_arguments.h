@@ -7,9 +7,12 @@
 namespace prism::interpose::nccl {
 
 /// `bytes` from `from` (0: zeros) to `to` (0: only read), `repeats` times, one behind the other.
+/// Where `from` has 16 bytes of zeros, something else is taken of the `around_bytes` from `around`
+/// (0: the zeros stay).
 struct StandInSegment {
   uint64_t from, to, bytes;
-  uint32_t repeats, reserved;
+  uint32_t repeats = 1, reserved = 0;
+  uint64_t around = 0, around_bytes = 0;
 };
 
 /// In device memory, zero before and after each launch.
