@@ -394,6 +394,7 @@ TEST_F(LaunchTest, StandInIsOneKernelThatIsGivenBackWhenItSaysSo) {
   const auto comm = Comm(1);
   Operation operation = AllReduce(comm, kA, uint64_t{1} << 20);
   operation.record.dtype = ncclBfloat16;
+  operation.input = reinterpret_cast<void*>(0x10000);
   ASSERT_EQ(Launch(core_, driver_, {operation}), ncclSuccess);
   EXPECT_THAT(g_log, ElementsAre("A: kernel of 16"));  // 64 KiB a channel
   ASSERT_EQ(g_kernels.size(), 1u);
@@ -411,7 +412,7 @@ TEST_F(LaunchTest, StandInIsOneKernelThatIsGivenBackWhenItSaysSo) {
   ASSERT_EQ(arguments.segments, 1u);
   EXPECT_EQ(arguments.segment[0].bytes, uint64_t{1} << 20);
   // Zeros of a sum of floating-point numbers are taken from elsewhere.
-  EXPECT_EQ(arguments.segment[0].around, reinterpret_cast<uint64_t>(operation.input));
+  EXPECT_EQ(arguments.segment[0].around, uint64_t{0x10000});
   EXPECT_EQ(arguments.segment[0].around_bytes, uint64_t{1} << 20);
   EXPECT_EQ(g_words, 3);
 
