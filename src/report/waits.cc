@@ -133,7 +133,10 @@ struct Visit {
 // One communication of all its participants.
 struct Meeting {
   uint32_t comm;
-  std::vector<Visit> visits;
+  std::vector<Visit> visits;  // by rank
+  size_t last = 0;            // of them: who comes last, the first such
+
+  const Visit& Last() const { return visits[last]; }
 };
 
 const graph::Call& CallOf(const Graph& graph, const Visit& visit) {
@@ -148,9 +151,10 @@ std::string SiteOf(const Graph& graph, const Visit& visit) {
 }
 
 const Visit* VisitOf(const Meeting& meeting, uint32_t rank) {
-  const auto found = std::find_if(meeting.visits.begin(), meeting.visits.end(),
-                                  [rank](const Visit& v) { return v.rank == rank; });
-  return found == meeting.visits.end() ? nullptr : &*found;
+  const auto found =
+      std::lower_bound(meeting.visits.begin(), meeting.visits.end(), rank,
+                       [](const Visit& visit, uint32_t wanted) { return visit.rank < wanted; });
+  return found == meeting.visits.end() || found->rank != rank ? nullptr : &*found;
 }
 
 class Analysis {
@@ -192,7 +196,7 @@ class Analysis {
     };
     std::map<std::tuple<uint32_t, uint32_t, int64_t>, Late> late;
     for (size_t m = 0; m < meetings_.size(); ++m) {
-      const Visit& last = LastOf(meetings_[m]);
+      const Visit& last = meetings_[m].Last();
       const int64_t at = last.interval->start_ns;
       if (at < begins[last.rank] || at >= ends[last.rank]) continue;
       const std::vector<const Visit*> waiting = WaitingFor(meetings_[m], last);
@@ -219,19 +223,23 @@ class Analysis {
       const std::vector<const Visit*> waiting = WaitingFor(meeting, *l.last);
       for (const Visit* visit : waiting) row.waiting.push_back(graph_.ranks[visit->rank].rank);
       if (!row.together) continue;
+      std::map<uint32_t, const Visit*> first_of;  // by role
+      for (const Visit* visit : waiting) {
+        const Visit*& first = first_of[roles_[visit->rank]];
+        if (first == nullptr || visit->interval->start_ns < first->interval->start_ns)
+          first = visit;
+      }
       for (const Visit& visit : meeting.visits) {
         // Who is late, against the first of its role.
         const double before = static_cast<double>(l.last->interval->start_ns) -
                               static_cast<double>(visit.interval->start_ns);
         if (before > kLateToo * static_cast<double>(wait_ns)) continue;
-        const Visit* first = nullptr;
-        for (const Visit* other : waiting) {
-          if (roles_[other->rank] == roles_[visit.rank] &&
-              (first == nullptr || other->interval->start_ns < first->interval->start_ns))
-            first = other;
+        const auto first = first_of.find(roles_[visit.rank]);
+        if (first == first_of.end() ||
+            first->second->interval->start_ns >= visit.interval->start_ns) {
+          continue;
         }
-        if (first == nullptr || first->interval->start_ns >= visit.interval->start_ns) continue;
-        const auto own = Causes(l.meeting, visit, *first);
+        const auto own = Causes(l.meeting, visit, *first->second);
         for (size_t c = 0; c < kCauses; ++c) balances[visit.rank].caused_ns[c] += own[c];
       }
       for (const Visit* visit : waiting) {
@@ -287,6 +295,12 @@ class Analysis {
             meetings_.size());
         meetings_of_[{visit.rank, meeting.comm}].push_back(meetings_.size());
       }
+      meeting.last = static_cast<size_t>(
+          std::max_element(meeting.visits.begin(), meeting.visits.end(),
+                           [](const Visit& x, const Visit& y) {
+                             return x.interval->start_ns < y.interval->start_ns;
+                           }) -
+          meeting.visits.begin());
       meetings_.push_back(std::move(meeting));
     }
     for (auto& [key, of] : meetings_of_) {
@@ -332,12 +346,6 @@ class Analysis {
     return median > 0 ? of[rank] / median : 1;
   }
 
-  static const Visit& LastOf(const Meeting& meeting) {
-    return *std::max_element(
-        meeting.visits.begin(), meeting.visits.end(),
-        [](const Visit& x, const Visit& y) { return x.interval->start_ns < y.interval->start_ns; });
-  }
-
   // Who waits for `last`, and in no other message of its group for somebody later.
   std::vector<const Visit*> WaitingFor(const Meeting& meeting, const Visit& last) const {
     std::vector<const Visit*> waiting;
@@ -355,11 +363,9 @@ class Analysis {
     const auto& group =
         groups_.at({visit.rank, visit.interval->sequence, visit.interval->start_ns});
     return std::all_of(group.begin(), group.end(), [&](size_t m) {
-      return std::all_of(
-          meetings_[m].visits.begin(), meetings_[m].visits.end(), [&](const Visit& other) {
-            return other.interval->start_ns < last.interval->start_ns ||
-                   (other.interval->start_ns == last.interval->start_ns && other.rank >= last.rank);
-          });
+      const Visit& other = meetings_[m].Last();
+      return other.interval->start_ns < last.interval->start_ns ||
+             (other.interval->start_ns == last.interval->start_ns && other.rank >= last.rank);
     });
   }
 
