@@ -18,7 +18,7 @@ die() { printf 'setup: %s\n' "$1" >&2; [ -z "${2:-}" ] || printf 'hint: %s\n' "$
 # --- Debian packages
 packages=(g++ cmake ninja-build ccache libabsl-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev zlib1g-dev
           python3 python3-venv python3-dev)  # -dev: Triton compiles a module for Python
-[ "$what" = test ] && packages+=(libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy
+[ "$what" = test ] && packages+=(libgtest-dev libgmock-dev libbenchmark-dev clang libclang-rt-14-dev clang-format clang-tidy
                                  protobuf-compiler libprotobuf-dev)
 missing=()
 for p in "${packages[@]}"; do

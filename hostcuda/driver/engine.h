@@ -281,7 +281,11 @@ class Engine {
     bool polls_words = false;  // what is waited for may come true without ringing
   };
   template <class Predicate>
-  bool WaitUntil(std::unique_lock<std::mutex>& lock, Predicate done, const GiveUp& give_up = {});
+  bool WaitUntil(std::unique_lock<std::mutex>& lock, Predicate done, const GiveUp& give_up);
+  template <class Predicate>
+  bool WaitUntil(std::unique_lock<std::mutex>& lock, Predicate done) {
+    return WaitUntil(lock, done, GiveUp{});
+  }
   /// Lets other threads end what they carry out, so that all that is due now is done.
   void AwaitPolls(std::unique_lock<std::mutex>& lock);
   /// What there was before a look at the heads: what comes later ends a sleep.

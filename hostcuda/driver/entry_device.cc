@@ -56,9 +56,17 @@ HC_ENTRY CUresult cuDriverGetVersion(int* driverVersion) {
   return CUDA_SUCCESS;
 }
 
+// A caller may ask for what is no error.
+static int CodeOf(const CUresult& error) {
+  int code = 0;
+  static_assert(sizeof code == sizeof error);
+  std::memcpy(&code, &error, sizeof code);
+  return code;
+}
+
 HC_ENTRY CUresult cuGetErrorString(CUresult error, const char** pStr) {
   if (pStr == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  switch (static_cast<int>(error)) {
+  switch (CodeOf(error)) {
 #define HC_CASE(code, driver_name, runtime_name, text) \
   case code:                                           \
     if (driver_name == nullptr) break;                 \
@@ -74,7 +82,7 @@ HC_ENTRY CUresult cuGetErrorString(CUresult error, const char** pStr) {
 HC_ENTRY CUresult cuGetErrorName(CUresult error, const char** pStr) {
   if (pStr == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *pStr = nullptr;
-  switch (static_cast<int>(error)) {
+  switch (CodeOf(error)) {
 #define HC_CASE(code, driver_name, runtime_name, text) \
   case code:                                           \
     *pStr = driver_name;                               \

@@ -220,14 +220,14 @@ TEST_F(MemoryTest, PoolMemoryIsFreedInStreamOrder) {
 CUmemAllocationProp DeviceProperties(int device = 0) {
   CUmemAllocationProp properties = {};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   return properties;
 }
 
 void Permit(CUdeviceptr address, size_t bytes) {
   CUmemAccessDesc access = {};
-  access.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  access.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   ASSERT_EQ(cuMemSetAccess(address, bytes, &access, 1), CUDA_SUCCESS);
 }

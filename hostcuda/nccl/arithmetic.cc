@@ -99,11 +99,11 @@ typename Type::Accumulator Combine(typename Type::Accumulator sum,
   if constexpr (kReduction == Reduction::kProd) {
     return static_cast<Accumulator>(sum * value);
   } else if constexpr (kReduction == Reduction::kMax) {
-    return (static_cast<Ordered>(value) > static_cast<Ordered>(sum)) | (value != value) ? value
-                                                                                        : sum;
+    const bool takes = (static_cast<Ordered>(value) > static_cast<Ordered>(sum)) | (value != value);
+    return takes ? value : sum;
   } else if constexpr (kReduction == Reduction::kMin) {
-    return (static_cast<Ordered>(value) < static_cast<Ordered>(sum)) | (value != value) ? value
-                                                                                        : sum;
+    const bool takes = (static_cast<Ordered>(value) < static_cast<Ordered>(sum)) | (value != value);
+    return takes ? value : sum;
   } else {
     return static_cast<Accumulator>(sum + value);
   }

@@ -214,11 +214,11 @@ void Communicator::ReadStep(uint64_t step) {
   const uint64_t stride = op.count * run.element;  // of ranks' parts in a gathered buffer
   const uint64_t part = run.step_elements * run.element;
   const uint32_t slot = (steps_ + step) % kStepSlots;
+  const bool to_one = op.kind == OpKind::kReduce || op.kind == OpKind::kGather;
+  if (to_one && op.peer != rank_) return;  // the others may have nowhere to put it
   std::byte* output = static_cast<std::byte*>(op.recv) + offset;
   switch (op.kind) {
     case OpKind::kReduce:
-      if (op.peer != rank_) return;
-      [[fallthrough]];
     case OpKind::kAllReduce:
       if (run.shares) {
         Copy(output, segment_->ResultSlot(slot), bytes);
@@ -234,8 +234,6 @@ void Communicator::ReadStep(uint64_t step) {
       }
       return;
     case OpKind::kGather:
-      if (op.peer != rank_) return;
-      [[fallthrough]];
     case OpKind::kAllGather:
       for (int rank = 0; rank < ranks_; ++rank)
         Copy(output + rank * stride, segment_->StepSlot(rank, slot), bytes);

@@ -87,8 +87,8 @@ std::vector<float> DecodeTable(const Format& format) {
 template <typename T>
 struct Plain {
   using Stored = T;
-  using Accumulator =
-      std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
+  using Accumulator = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>,
+                                                  std::type_identity<T>>::type;
   static Accumulator Load(T value) { return static_cast<Accumulator>(value); }
   static T Store(Accumulator value) {
     if constexpr (std::is_floating_point_v<T>) {

@@ -229,7 +229,6 @@ class Coordinator {
   std::map<uint32_t, Idleness> idle_;  // as of the last Tick
   std::optional<Diagnosis> diagnosis_;
   std::set<std::pair<uint32_t, uint64_t>> disagreements_;  // communicator, call
-  int64_t oldest_wait_ns_ = 0;  // since when somebody waits; 0: nobody does
   uint64_t operations_ = 0;
   int64_t last_activity_ns_ = 0;
 };

@@ -34,7 +34,7 @@ constexpr int64_t kSecond = 1'000'000'000;
 // protocol disappoints it.
 class WireRank {
  public:
-  WireRank(const std::string& path, uint32_t rank, uint32_t world) : rank_(rank) {
+  WireRank(const std::string& path, uint32_t rank, uint32_t world) {
     const int memory = memfd_create("arena", MFD_CLOEXEC);
     if (ftruncate(memory, kArena) != 0) _exit(70);
     base_ =
@@ -142,7 +142,6 @@ class WireRank {
   void Send(const wire::Header* packet) {
     if (send(socket_, packet, packet->bytes, 0) != static_cast<ssize_t>(packet->bytes)) _exit(76);
   }
-  const uint32_t rank_;
   char* base_ = nullptr;
   int socket_ = -1;
   uint32_t value_ = 0;

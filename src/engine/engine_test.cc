@@ -747,7 +747,7 @@ TEST_F(EngineTest, OutsideRankThatKeepsTimeMeetsAsTheWholeEvaluationSays) {
         LiveEvaluation live(graph, d, {}, only);
         for (uint32_t p = 0; p < program.participants.size(); ++p) live.Initialise(outside, p, 0);
         std::vector<int> met(ends.size(), 0);
-        const auto take = [&] {
+        const auto take = [&, &ends = ends] {
           for (const Meeting& meeting : live.Run()) {
             ++met[meeting.token];
             EXPECT_EQ(meeting.end_ns, ends[meeting.token]) << meeting.token;
@@ -851,7 +851,7 @@ TEST_F(EngineTest, OutsideRankOnAClockThatWaitsIsToldOfEndsWhenTheyHaveCome) {
       LiveEvaluation live(graph, d, {}, only);
       for (uint32_t p = 0; p < program.participants.size(); ++p) live.Initialise(outside, p, 0);
       std::vector<int> met(ends.size(), 0);
-      const auto go_to = [&](int64_t now_ns) {
+      const auto go_to = [&, &ends = ends](int64_t now_ns) {
         for (const Meeting& meeting : live.Run(now_ns)) {
           ++met[meeting.token];
           EXPECT_EQ(meeting.end_ns, ends[meeting.token]);

@@ -295,12 +295,12 @@ class Analysis {
             meetings_.size());
         meetings_of_[{visit.rank, meeting.comm}].push_back(meetings_.size());
       }
-      meeting.last = static_cast<size_t>(
-          std::max_element(meeting.visits.begin(), meeting.visits.end(),
-                           [](const Visit& x, const Visit& y) {
-                             return x.interval->start_ns < y.interval->start_ns;
-                           }) -
-          meeting.visits.begin());
+      meeting.last =
+          static_cast<size_t>(std::max_element(meeting.visits.begin(), meeting.visits.end(),
+                                               [](const Visit& x, const Visit& y) {
+                                                 return x.interval->start_ns < y.interval->start_ns;
+                                               }) -
+                              meeting.visits.begin());
       meetings_.push_back(std::move(meeting));
     }
     for (auto& [key, of] : meetings_of_) {

@@ -50,15 +50,18 @@ TEST(CallSiteTest, WithoutInterpreterTheProgramIsNamed) {
 }
 
 // Two frames that neither inlining nor a tail call removes.
-[[gnu::noinline]] std::string InnerCaller() {
-  std::string text = NativeFrames(4);
-  asm volatile("" : : "r"(&text) : "memory");
-  return text;
+[[gnu::noinline]] void InnerCaller(std::string* text) {
+  *text = NativeFrames(4);
+  asm volatile("" : : "r"(text) : "memory");
 }
-[[gnu::noinline]] std::string OuterCaller() { return InnerCaller() + ""; }
+[[gnu::noinline]] void OuterCaller(std::string* text) {
+  InnerCaller(text);
+  asm volatile("" : : "r"(text) : "memory");
+}
 
 TEST(CallSiteTest, FunctionsThatAreNotExportedAreNamedInnermostFirst) {
-  const std::string text = OuterCaller();
+  std::string text;
+  OuterCaller(&text);
   const size_t inner = text.find(" in prism::interpose::InnerCaller < interpose_test+0x");
   const size_t outer = text.find(" in prism::interpose::OuterCaller < interpose_test+0x");
   ASSERT_NE(inner, std::string::npos) << text;
