@@ -347,7 +347,12 @@ absl::StatusOr<Report> Build(const std::string& directory, const ReportOptions& 
     } else if (prediction.ok()) {
       report.prediction = *std::move(prediction);
       if (!options.timeline_path.empty()) {
-        const std::vector<MemoryCurve> curves = MemoryCurves(&*graph, predict, &evaluated);
+        // Traces tell of the job as it was.
+        const bool as_captured =
+            std::none_of(options.what_if.begin(), options.what_if.end(),
+                         [](const engine::WhatIf& what_if) { return what_if.changes_job(); });
+        const std::vector<MemoryCurve> curves =
+            as_captured ? MemoryCurves(&*graph, predict, &evaluated) : std::vector<MemoryCurve>();
         PRISM_RETURN_IF_ERROR(WritePerfetto(options.timeline_path, *graph, evaluated, curves));
         report.timeline_path = options.timeline_path;
       }
