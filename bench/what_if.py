@@ -5,7 +5,7 @@
     bench/what_if.py truth --out runs
     bench/what_if.py evaluate --out runs --output FILE
 
-A case is one that bench/host_accuracy.py draws: s5-00 is the first of seed 5. The job is captured and calibrated once, as it is, and every
+A case is one that bench/host_accuracy.py draws, without a straggler: s5-00 is the first of seed 5. The job is captured and calibrated once, as it is, and every
 change is predicted from that: none; a rank of which kernels take 1.3 times as long; a NIC at half its bandwidth; twice the replicas of
 data parallelism, on twice the nodes; twice the micro-batches; a rank that failed, so that its replica is gone. The network is measured
 by `prism netprofile` on the larger cluster, with the groups that the jobs have. A change that prism refuses is listed with its reason, and counts
@@ -47,8 +47,7 @@ def changed_job(case: Case, change: str) -> Case | None:
     if change == "none":
         return with_options(case, change)
     if change == "rank":
-        rank, factor = case.options.get("straggler", f"{case.world - 1}:1").split(":")
-        return with_options(case, change, straggler=f"{rank}:{float(factor) * SLOWER:g}")
+        return with_options(case, change, straggler=f"{case.world - 1}:{SLOWER}")
     if change == "nic":
         slow = [{"node": node, "rail": 0, "factor": NARROWER} for node in range(case.nodes)]
         return with_options(case, change, links=case.links | {"slow": slow}) if case.nodes > 1 else None
@@ -61,17 +60,15 @@ def changed_job(case: Case, change: str) -> Case | None:
     # The trainer numbers what is left from 0: that leaves all in their places where the last replicas of the only stage go, and whole nodes.
     gone = max(ep // tp, 1)
     left = (dp - gone) * tp
-    if pp > 1 or left < ep or left % case.per_node or ("straggler" in case.options and int(case.options["straggler"].split(":")[0]) >= left):
+    if pp > 1 or left < ep or left % case.per_node:
         return None
     return with_options(case, change, nodes=left // case.per_node, dp=dp - gone)
 
 
 def what_ifs(case: Case, change: str, data_parallel: int | None) -> list[str]:
-    if change == "rank":
-        rank = case.options.get("straggler", f"{case.world - 1}:").split(":")[0]
-        return [f"rank:{rank}={SLOWER}"]
     return {
         "none": [],
+        "rank": [f"rank:{case.world - 1}={SLOWER}"],
         "nic": [f"nic:{node}.0={NARROWER}" for node in range(case.nodes)],
         "replicas": [f"replicas:{data_parallel}=2"],
         "micro-batches": ["micro-batches=2"],
@@ -126,7 +123,7 @@ def predict(options: argparse.Namespace) -> int:
     runner, failed, rows = Runner(options), False, []
     for name in options.cases:
         seed, number = (int(part) for part in re.fullmatch(r"s(\d+)-(\d+)", name).groups())
-        case = draw(seed, number, options.ranks, [])
+        case = draw(seed, number, options.ranks, ["straggler"])
         changes = {change: job for change in options.changes if (job := changed_job(case, change)) is not None}
         row = {"case": dataclasses.asdict(case), "changed": {change: dataclasses.asdict(job) for change, job in changes.items()}}
         try:
@@ -186,10 +183,13 @@ def evaluate(options: argparse.Namespace) -> int:
                 failures.append(entry | {"failure": "there is no truth" if true is None else true["failure"]})
                 continue
             error = predicted["mean_ns"] / true["mean_ns"] - 1
-            base = row["predicted"]["none"]["mean_ns"] if "none" in row["predicted"] else None
+            # What is left where the prediction of the job as it is was right: of the change alone.
+            base_error = next((r["error"] for r in rows if r["case"] == name and r["change"] == "none"), None)
+            of_change = None if base_error is None or change == "none" else (1 + error) / (1 + base_error) - 1
             rows.append(entry | {"predicted_ns": predicted["mean_ns"], "truth_ns": true["mean_ns"], "truth_error_ns": true["error_ns"], "error": error,
-                                 "predicted_change": base and predicted["mean_ns"] / base - 1})  # fmt: skip
-            print(f"{name}  {change:13}  truth {true['mean_ns'] / 1e6:.6f} +- {true['error_ns'] / 1e6:.6f} ms  predicted {error:+.3%}")
+                                 "error_of_change": of_change})  # fmt: skip
+            print(f"{name}  {change:13}  truth {true['mean_ns'] / 1e6:.6f} +- {true['error_ns'] / 1e6:.6f} ms  predicted {error:+.3%}"
+                  + (f" (of the change {of_change:+.3%})" if of_change is not None else ""))  # fmt: skip
     result = {"schema": SCHEMA, "benchmark": "what_if", "predicted": predictions, "predictions_sha256": digest, **provenance(),
               "bars": {"mean": MEAN_BAR, "maximum": MAXIMUM_BAR}, "changes": {}, "rows": rows, "refused": refused, "failures": failures}  # fmt: skip
     missed = False
@@ -200,7 +200,11 @@ def evaluate(options: argparse.Namespace) -> int:
         mean, most = statistics.mean(errors), max(errors)
         missed = missed or mean > MEAN_BAR or most > MAXIMUM_BAR
         result["changes"][change] = {"cases": len(errors), "mean_error": mean, "maximum_error": most}
-        print(f"{change:13} {len(errors):3} cases: mean {mean:.3%}, maximum {most:.3%}")
+        alone = [abs(row["error_of_change"]) for row in rows if row["change"] == change and row["error_of_change"] is not None]
+        if alone:
+            result["changes"][change] |= {"mean_error_of_change": statistics.mean(alone), "maximum_error_of_change": max(alone)}
+        print(f"{change:13} {len(errors):3} cases: mean {mean:.3%}, maximum {most:.3%}"
+              + (f"; of the change mean {statistics.mean(alone):.3%}, maximum {max(alone):.3%}" if alone else ""))  # fmt: skip
     print(f"{len(rows)} comparisons, {len(refused)} refused, {len(failures)} failed; the first {WARM_UP} iterations do not count")
     if options.output:
         options.output.write_text(json.dumps(result, indent=1) + "\n")

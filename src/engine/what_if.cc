@@ -133,17 +133,20 @@ absl::Status ApplyToLink(uint32_t first_link, const WhatIf& what_if, const Graph
                          Durations* durations) {
   using Meeting = std::tuple<uint32_t, trace::CommOp, uint64_t, uint32_t>;  // of a communicator
   const auto is_changed = [&](const LinkShare& use) { return use.link / 2 == first_link / 2; };
-  const auto stretch = [&](const CallTime& time) {
-    double longest = 0, after = 0;
+  // How busy a call keeps its busiest link, now and then.
+  struct Busiest {
+    double now = 0, then = 0;
+    double stretch() const { return 1 + then - now; }
+  };
+  const auto add = [&](const CallTime& time, Busiest* busiest) {
     for (uint32_t i = time.first_share; i < time.first_share + time.shares; ++i) {
       const LinkShare& use = durations->shares[i];
       const double share = static_cast<double>(use.share) / kWholeLink;
-      longest = std::max(longest, share);
-      after = std::max(after, is_changed(use) ? share / what_if.factor : share);
+      busiest->now = std::max(busiest->now, share);
+      busiest->then = std::max(busiest->then, is_changed(use) ? share / what_if.factor : share);
     }
-    return 1 + after - longest;
   };
-  std::map<Meeting, double> stretches;  // the largest, as all members wait for the slowest
+  std::map<Meeting, Busiest> meetings;  // of all members: they end together
   // Of messages, by channel, count and type: only the send has links.
   std::map<std::tuple<uint32_t, uint64_t, uint32_t>, double> sends;
   const auto meeting = [&](const graph::Rank& rank, const graph::Call& call) {
@@ -168,17 +171,14 @@ absl::Status ApplyToLink(uint32_t first_link, const WhatIf& what_if, const Graph
           durations->call_scale[r][c] *= found->second;
           continue;
         }
-        const double own = stretch(time);
+        Busiest own;
+        Busiest* const busiest = message ? &own : &meetings[meeting(rank, program.calls[c])];
+        if (message || !apply) add(time, busiest);
+        const double factor = busiest->stretch();
         if (!apply) {
-          if (message) {
-            sends[send] = own;
-            continue;
-          }
-          const auto [known, is_new] = stretches.try_emplace(meeting(rank, program.calls[c]), own);
-          if (!is_new) known->second = std::max(known->second, own);
+          if (message) sends[send] = factor;
           continue;
         }
-        const double factor = message ? own : stretches.at(meeting(rank, program.calls[c]));
         for (uint32_t i = time.first_share; i < time.first_share + time.shares; ++i) {
           LinkShare& use = durations->shares[i];
           const double changed = is_changed(use) ? what_if.factor : 1;
