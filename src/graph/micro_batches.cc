@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <numeric>
 #include <set>
 #include <string>
 #include <tuple>
@@ -40,6 +41,7 @@ absl::Status NoPeriod(const std::string& why) {
 struct Launches {
   std::vector<Enqueue> units;
   std::vector<uint64_t> names;            // of each unit; 0: a wait, a record
+  std::vector<uint32_t> kernels;          // of each unit
   std::vector<std::vector<uint32_t>> of;  // [sequence][operation of a stream]: its unit
 
   explicit Launches(const Program& program) : units(program.Enqueues()) {
@@ -51,7 +53,7 @@ struct Launches {
       const Op& op = program.sequences[place.sequence].ops[place.op];
       for (uint32_t k = 0; k < Length(op); ++k) of[place.sequence][place.op + k] = i;
       std::string name;
-      uint64_t kind = 0;
+      kernels.push_back(0);
       if (op.kind == OpKind::kSpan) {
         std::string& span = span_names[op.a];
         if (span.empty()) {
@@ -59,10 +61,10 @@ struct Launches {
             absl::StrAppend(&span, program.kernels[k].name, "\n");
         }
         name = span;
+        kernels.back() = static_cast<uint32_t>(program.spans[op.a].kernels.size());
       } else if (op.kind == OpKind::kComm) {
         // Of messages neither number nor sizes: they may depend on values.
         const Call& call = program.calls[op.a];
-        kind = kCommunicationName;
         name = absl::StrCat(call.participant);
         std::set<int> operations;
         for (uint32_t k = 0; k < op.detail; ++k) {
@@ -71,7 +73,7 @@ struct Launches {
         }
         for (const int operation : operations) absl::StrAppend(&name, " ", operation);
       }
-      const uint64_t number = (known.size() + 1) | kind;
+      const uint64_t number = known.size() + 1;
       names.push_back(
           name.empty() ? 0 : known.try_emplace({place.sequence, name}, number).first->second);
     }
@@ -165,15 +167,16 @@ class Repeater {
   // A step from one place to another (as in Steps::ends).
   absl::Status AddStep(Place from, Place to, RepeatedPeriods* found) {
     const uint32_t begin = launches_.UpTo(old_, from), end = launches_.UpTo(old_, to);
-    std::vector<uint32_t> units;  // that have names
+    std::vector<uint32_t> units, kernels;  // of what has names
     std::vector<uint64_t> names;
     for (uint32_t i = begin; i < end; ++i) {
       if (launches_.names[i] == 0) continue;
       units.push_back(i);
       names.push_back(launches_.names[i]);
+      kernels.push_back(launches_.kernels[i]);
     }
     const auto [known, is_new] = periods_.try_emplace(names);
-    if (is_new) known->second = FindStepPeriod(names);
+    if (is_new) known->second = FindStepPeriod(names, kernels);
     if (!known->second.has_value())
       return NoPeriod(absl::StrCat("nothing repeats in the ", names.size(), " launches of one"));
     const StepPeriod& period = *known->second;
@@ -440,7 +443,8 @@ class Repeater {
 
 }  // namespace
 
-std::optional<StepPeriod> FindStepPeriod(std::span<const uint64_t> names) {
+std::optional<StepPeriod> FindStepPeriod(std::span<const uint64_t> names,
+                                         std::span<const uint32_t> kernels) {
   absl::flat_hash_map<uint64_t, std::vector<size_t>> found;
   for (size_t i = 0; i < names.size(); ++i) found[names[i]].push_back(i);
   std::vector<std::pair<size_t, size_t>> rare;  // (times, first)
@@ -457,8 +461,7 @@ std::optional<StepPeriod> FindStepPeriod(std::span<const uint64_t> names) {
         candidates.insert(at[i] - at[i - apart]);
     }
   }
-  const auto spans = static_cast<size_t>(std::count_if(
-      names.begin(), names.end(), [](uint64_t n) { return (n & kCommunicationName) == 0; }));
+  const uint64_t all_kernels = std::accumulate(kernels.begin(), kernels.end(), uint64_t{0});
   std::optional<StepPeriod> best;
   for (const size_t period : candidates) {  // ascending: of equal ones the shortest
     const Stretch stretch = LongestStretch(names, period);
@@ -468,13 +471,13 @@ std::optional<StepPeriod> FindStepPeriod(std::span<const uint64_t> names) {
     if (best.has_value() && repeated <= best->length - best->period) continue;
     const auto word = names.subspan(stretch.first + stretch.length - period, period);
     const absl::flat_hash_set<uint64_t> own(word.begin(), word.end());
-    const auto foreign = [&](std::span<const uint64_t> part, uint64_t kinds) {
-      return static_cast<size_t>(std::count_if(part.begin(), part.end(), [&](uint64_t n) {
-        return (n & kCommunicationName & ~kinds) == 0 && !own.contains(n);
-      }));
-    };
-    if ((spans > 0 && 2 * foreign(names, 0) >= spans) ||
-        2 * foreign(names.subspan(0, stretch.first), kCommunicationName) > period)
+    uint64_t foreign_kernels = 0, foreign_before = 0;
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (own.contains(names[i])) continue;
+      foreign_kernels += kernels[i];
+      foreign_before += i < stretch.first;
+    }
+    if ((all_kernels > 0 && 2 * foreign_kernels >= all_kernels) || 2 * foreign_before > period)
       continue;
     const uint64_t count = CountPeriods(names, word);
     if (count > 1) best = {stretch.first, stretch.length, period, count};
@@ -484,7 +487,6 @@ std::optional<StepPeriod> FindStepPeriod(std::span<const uint64_t> names) {
 
 absl::StatusOr<RepeatedPeriods> RepeatMicroBatches(uint32_t factor, Graph* graph, Steps* steps) {
   RepeatedPeriods found;
-  graph->ops = 0;
   std::vector<std::vector<std::vector<uint32_t>>> origins(graph->programs.size());
   for (uint32_t p = 0; p < graph->programs.size(); ++p) {
     std::vector<Place>& ends = steps->ends[p];
@@ -503,6 +505,7 @@ absl::StatusOr<RepeatedPeriods> RepeatMicroBatches(uint32_t factor, Graph* graph
     }
     graph->programs[p] = repeater.Finish(*rank, &origins[p], &ends);
   }
+  graph->ops = 0;
   for (Rank& rank : graph->ranks) {
     graph->ops += graph->program_of(rank).op_count;
     for (size_t s = 0; s < rank.measured_ns.size() && s < origins[rank.program].size(); ++s) {

@@ -2,16 +2,16 @@
 //
 // A step repeats a period: what a rank launches for one micro-batch (in a pipeline's steady state
 // a forward pass of one and a backward pass of another; interleaved, those of a round). It is found
-// in the names of what is launched, in order: the longest stretch of a step with a period such that
-// most of the step's launches are the period's, and what comes before the stretch is shorter than
-// half of one. How often the step has the period is counted over the whole step, with the parts
-// that are apart (warm-up and cool-down of a pipeline, a last micro-batch with reductions in
-// between). So many are put in again at the end of the stretch, copies of those that are there, one
-// after the other; what waited for something a period before waits for that of the period that is
-// now before it.
+// in the names of what is launched, in order: the period at which most is as it was a period
+// before, in one stretch, such that most of the step's kernels are in launches that the period has,
+// too, and fewer than half a period of others come before the stretch. How often the step has the
+// period is counted over the whole step, with the parts that are apart (warm-up and cool-down of a
+// pipeline, a last micro-batch with reductions in between). So many are put in again at the end of
+// the stretch, copies of those that are there, one after the other; what waited for something a
+// period before waits for that of the period that is now before it.
 //
-// What cannot be seen is refused: one micro-batch in a step, or a pipeline whose stages hold so few
-// that no period comes twice.
+// What cannot be seen is refused: one micro-batch in a step, a pipeline whose stages hold so few
+// that no period comes twice, or micro-batches that one span of kernels runs over.
 //
 // Stateless; thread-safe.
 //
@@ -36,10 +36,10 @@ struct StepPeriod {
   size_t first = 0, length = 0, period = 0;
   uint64_t count = 0;
 };
-/// In the names of launches that are communications.
-inline constexpr uint64_t kCommunicationName = uint64_t{1} << 63;
-/// `names` of a step's launches in order: equal numbers for equal names. None: there is no period.
-std::optional<StepPeriod> FindStepPeriod(std::span<const uint64_t> names);
+/// `names` of a step's launches in order: equal numbers for equal names; `kernels` of each, 0 for
+/// communications. None: there is no period.
+std::optional<StepPeriod> FindStepPeriod(std::span<const uint64_t> names,
+                                         std::span<const uint32_t> kernels);
 
 struct RepeatedPeriods {
   uint64_t fewest = 0, most = 0;  // periods that a step of a rank had
