@@ -114,6 +114,16 @@ Stretch LongestStretch(std::span<const uint64_t> names, size_t period) {
   return longest;
 }
 
+// Whether it is a shorter one several times.
+bool IsRepeated(std::span<const uint64_t> word) {
+  for (size_t part = 1; 2 * part <= word.size(); ++part) {
+    if (word.size() % part == 0 &&
+        std::equal(word.begin() + static_cast<std::ptrdiff_t>(part), word.end(), word.begin()))
+      return true;
+  }
+  return false;
+}
+
 // How often the step has the period: what most of its names say.
 uint64_t CountPeriods(std::span<const uint64_t> names, std::span<const uint64_t> word) {
   std::map<uint64_t, uint64_t> in_step, in_word, votes;
@@ -470,6 +480,7 @@ std::optional<StepPeriod> FindStepPeriod(std::span<const uint64_t> names,
     if (kLeastRepeated * repeated < period) continue;
     if (best.has_value() && repeated <= best->length - best->period) continue;
     const auto word = names.subspan(stretch.first + stretch.length - period, period);
+    if (IsRepeated(word)) continue;
     const absl::flat_hash_set<uint64_t> own(word.begin(), word.end());
     uint64_t foreign_kernels = 0, foreign_before = 0;
     for (size_t i = 0; i < names.size(); ++i) {
