@@ -234,6 +234,16 @@ Program Change(const Program& old, const std::vector<bool>& joined,
     call.bytes = part(call.bytes);
   }
   for (size_t i = 0; i < sizes.size(); ++i) program.participants[i].size = sizes[i];
+  // Whoever is alone has nothing to reduce or gather.
+  for (Sequence& sequence : program.sequences) {
+    for (Op& op : sequence.ops) {
+      if (op.kind != OpKind::kComm || op.detail != 1) continue;
+      const uint32_t participant = program.calls[op.a].participant;
+      if (!joined[participant] || sizes[participant] > 1) continue;
+      op = {OpKind::kNothing, 0, 0, 0, 0, op.slot};
+      --program.participants[participant].collectives;
+    }
+  }
   std::map<uint32_t, uint32_t> kernels, spans;  // old -> new
   for (const Place place : shards) {
     Op& op = program.sequences[place.sequence].ops[place.op];

@@ -138,6 +138,18 @@ TEST_F(ReplicasTest, FailedReplicaIsGone) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(ReplicasTest, TheLastReplicaReducesNothing) {
+  const Graph job = Hybrid(2);
+  const auto left = WithoutReplicaOf(job, Number(job, {0, 2}), 0);
+  ASSERT_TRUE(left.ok()) << left.status();
+  ASSERT_EQ(left->ranks.size(), 4u);
+  for (size_t r = 0; r < left->ranks.size(); ++r) {
+    for (const std::string& call : Calls(*left, r))
+      EXPECT_THAT(call, ::testing::Not(::testing::ContainsRegex(": [0-9]+$"))) << "of one rank";
+  }
+  EXPECT_THAT(CheckStructure(*left), ::testing::IsEmpty());
+}
+
 TEST_F(ReplicasTest, MessagesBetweenAllReplicasAreRefused) {
   const Graph experts = Load({.kind = JobKind::kExpertParallel});
   const auto grown = WithReplicas(experts, experts.communicators[0].number, 2, 8);
