@@ -33,6 +33,7 @@ MEAN_BAR, MAXIMUM_BAR = 0.005, 0.02
 SLOWER, NARROWER = 1.3, 0.5
 CHANGES = ("none", "rank", "nic", "replicas", "micro-batches", "failed")
 NARROW_SWITCHES = "nic, narrow switches"  # what a NIC at half its bandwidth is where the switches above let no more through as it is
+LAST_REPLICA = "failed, one is left"  # the trainer then makes no group of replicas, and its host calls none
 
 
 def with_options(case: Case, change: str, nodes: int | None = None, links: dict | None = None, **options) -> Case:
@@ -68,8 +69,9 @@ def changed_job(case: Case, change: str) -> Case | None:
 
 def kind_of(row: dict) -> str:
     spine = row["job"]["links"]["spine"]
-    narrow = row["job"]["nodes"] > spine["nodes_per_leaf"] and spine["oversubscription"] > 1
-    return NARROW_SWITCHES if row["change"] == "nic" and narrow else row["change"]
+    if row["change"] == "nic" and row["job"]["nodes"] > spine["nodes_per_leaf"] and spine["oversubscription"] > 1:
+        return NARROW_SWITCHES
+    return LAST_REPLICA if row["change"] == "failed" and row["job"]["options"]["dp"] == "1" else row["change"]
 
 
 def what_ifs(case: Case, change: str, data_parallel: int | None) -> list[str]:
@@ -181,7 +183,7 @@ def evaluate(options: argparse.Namespace) -> int:
     result = {"schema": SCHEMA, "benchmark": "what_if", "predicted": heads, **provenance(), "bars": {"mean": MEAN_BAR, "maximum": MAXIMUM_BAR},
               "changes": {}, "rows": rows, "refused": refused, "failures": failures}  # fmt: skip
     missed = False
-    for change in (*CHANGES, NARROW_SWITCHES):
+    for change in (*CHANGES, NARROW_SWITCHES, LAST_REPLICA):
         errors = [abs(row["error"]) for row in rows if kind_of(row) == change]
         if not errors:
             continue

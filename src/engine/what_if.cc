@@ -183,7 +183,7 @@ absl::Status ApplyToLink(uint32_t first_link, const WhatIf& what_if, const Graph
           LinkShare& use = durations->shares[i];
           const double changed = is_changed(use) ? what_if.factor : 1;
           use.share = static_cast<uint32_t>(
-              std::min<double>(std::llround(use.share / changed / factor), kWholeLink));
+              std::min(std::round(use.share / changed / factor), double{kWholeLink}));
         }
         time.ns = std::llround(static_cast<double>(time.ns) * factor);
         durations->call_scale[r][c] *= factor;

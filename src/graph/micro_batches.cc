@@ -165,7 +165,11 @@ struct StepPlan {
 class Repeater {
  public:
   Repeater(const Program& program, uint32_t factor)
-      : old_(program), factor_(factor), launches_(program), place_of_(program.slots) {
+      : old_(program),
+        factor_(factor),
+        launches_(program),
+        place_of_(program.slots),
+        begin_cut_(program.sequences.size(), 0) {
     for (uint32_t s = 0; s < program.sequences.size(); ++s) {
       for (uint32_t i = 0; i < program.sequences[s].ops.size(); ++i) {
         const uint32_t slot = program.sequences[s].ops[i].slot;
@@ -177,6 +181,9 @@ class Repeater {
   // A step from one place to another (as in Steps::ends).
   absl::Status AddStep(Place from, Place to, RepeatedPeriods* found) {
     const uint32_t begin = launches_.UpTo(old_, from), end = launches_.UpTo(old_, to);
+    begin_cut_ = CutBefore(begin);
+    begin_ = begin;
+    const Cut end_cut = CutBefore(end);
     std::vector<uint32_t> units, kernels;  // of what has names
     std::vector<uint64_t> names;
     for (uint32_t i = begin; i < end; ++i) {
@@ -203,7 +210,7 @@ class Repeater {
         plan.cuts.push_back(CutBefore(units[at - (sources - k) * period.period]));
       }
       if (!std::all_of(plan.cuts.begin(), plan.cuts.end(),
-                       [&](const Cut& cut) { return IsClean(cut); }))
+                       [&](const Cut& cut) { return IsClean(cut, end_cut); }))
         continue;
       const size_t first = at - sources * period.period;
       const size_t lead = std::min(first, period.period);
@@ -244,8 +251,9 @@ class Repeater {
   // Of each sequence, what comes before the unit `unit` is enqueued; what a thread does after it
   // has enqueued the one before belongs to `unit`.
   Cut CutBefore(uint32_t unit) const {
-    Cut cut(old_.sequences.size(), 0);
-    for (uint32_t i = 0; i < unit; ++i) {
+    const bool later = unit >= begin_;
+    Cut cut = later ? begin_cut_ : Cut(old_.sequences.size(), 0);
+    for (uint32_t i = later ? begin_ : 0; i < unit; ++i) {
       const Enqueue& e = launches_.units[i];
       const Op& op = old_.sequences[e.unit.sequence].ops[e.unit.op];
       cut[e.unit.sequence] = e.unit.op + Launches::Length(op);
@@ -254,12 +262,13 @@ class Repeater {
     return cut;
   }
 
-  bool IsClean(const Cut& cut) const {
+  // No span is under way; none lasts longer than to `end`.
+  bool IsClean(const Cut& cut, const Cut& end) const {
     for (uint32_t s = 0; s < cut.size(); ++s) {
       if (old_.sequences[s].kind != SequenceKind::kThread) continue;
       const std::vector<Op>& ops = old_.sequences[s].ops;
       std::vector<uint8_t> seen(cut.size(), 0);  // streams with a later span: earlier ones are done
-      for (uint32_t i = cut[s]; i < ops.size(); ++i) {
+      for (uint32_t i = cut[s]; i < end[s]; ++i) {
         if (ops[i].kind != OpKind::kEnqueueLast || seen[ops[i].a] != 0) continue;
         seen[ops[i].a] = 1;
         if (ops[i].b < cut[ops[i].a]) return false;
@@ -360,7 +369,7 @@ class Repeater {
     const uint32_t s = place.sequence;
     if (place.op < step.names[0].from[s] || place.op >= step.cuts.back()[s]) return kNoPeriod;
     int period = -1;
-    while (place.op >= step.cuts[static_cast<size_t>(period + 1)][s]) ++period;
+    while (place.op >= step.cuts[static_cast<size_t>(period) + 1][s]) ++period;
     return period;
   }
 
@@ -371,7 +380,7 @@ class Repeater {
     if (placed < -1 || placed >= sources + step.more) return {};
     const bool is_copy = placed >= sources;
     const int64_t source = is_copy ? (placed - sources) % sources : placed;
-    const PeriodNames& names = step.names[static_cast<size_t>(period + 1)];
+    const PeriodNames& names = step.names[static_cast<size_t>(period) + 1];
     const PeriodNames& others = step.names[static_cast<size_t>(source + 1)];
     const uint32_t s = place.sequence;
     const auto found = others.places.find(names.names[s][place.op - names.from[s]]);
@@ -445,6 +454,8 @@ class Repeater {
   const uint32_t factor_;
   const Launches launches_;
   std::vector<Place> place_of_;                                         // of each slot
+  uint32_t begin_ = 0;                                                  // of the last step
+  Cut begin_cut_;                                                       // where that is
   std::map<std::vector<uint64_t>, std::optional<StepPeriod>> periods_;  // by names
   std::vector<StepPlan> steps_;
   std::vector<std::vector<Copy>> copies_;   // [sequence][new operation]
