@@ -426,6 +426,8 @@ def ablate(options: argparse.Namespace) -> int:
         for predicted in predictions["cases"]:
             case, folder = case_of(predicted), out / predicted["name"]
             true = truth_of(folder, digest)
+            if options.only and case.name not in options.only:
+                continue
             if "failure" in predicted or true is None or "failure" in true:
                 failures.append({"name": case.name, "failure": "it was not predicted, or there is no truth"})
                 continue
@@ -458,6 +460,7 @@ def parse_arguments() -> argparse.Namespace:
     for verb in (prediction, true, evaluation):
         verb.add_argument("--out", type=lambda path: Path(path).absolute(), required=True, metavar="DIR")
     ablation.add_argument("--out", type=lambda path: Path(path).absolute(), required=True, nargs="+", metavar="DIR")
+    ablation.add_argument("--only", nargs="+", metavar="CASE", help="of the cases; all by default")
     ablation.add_argument("--ablations", nargs="+", choices=ABLATIONS, default=list(ABLATIONS))
     for verb in (prediction, true, ablation):
         verb.add_argument("--build", type=lambda path: Path(path).absolute(), default=ROOT / "build/ci", metavar="DIR")
