@@ -4,6 +4,7 @@
     bench/host_accuracy.py predict --seed 1 --cases 6 --out runs
     bench/host_accuracy.py truth --out runs
     bench/host_accuracy.py evaluate --out runs --output FILE
+    bench/host_accuracy.py ablate --out runs --output FILE
 
 No GPU is involved, and no time is the machine's: kernels and host work take stated times, communications those of hostnccl's links.
 A seed draws configurations of examples/cpp/moe_trainer (parallel sizes, model, micro-batches, jitter, a straggler, imbalanced
@@ -14,6 +15,8 @@ iterations after the first two.
 predictions.json is written with its SHA-256 before `truth` runs anything; `truth` refuses to run without it and keeps the hash.
 Jitter is of hostcuda's table of times (HOSTCUDA_TIMES) and of the links, which have seeds of their own: the job has others than its
 prediction, but the same routing. Of the trainer's own `--jitter` that cannot be had: its seed is that of the routing, too.
+
+`ablate` predicts the cases again, each time with one thing done otherwise (ABLATIONS), and holds that against the same truth.
 
 Every phase goes on where it stopped: what is there is not run again. Exit code: 0, 1 if a run failed, 3 if a bar was missed
 (error of `emulate` and of `simulate`: mean 0.3 %, each 1 %).
@@ -44,6 +47,29 @@ STEP_LINE = re.compile(r"^step \d+ +([\d.]+) ms", re.M)
 CLASSES = ("pipeline", "interleave", "nodes", "jitter", "straggler", "imbalance")
 BY = ("simulate", "emulate")
 DRAWS = 100  # of what was measured, for the 90 % interval of the mean iteration
+
+
+@dataclasses.dataclass(frozen=True)
+class Ablation:
+    """What is done otherwise; flags of the verbs. None: what was done before is used (`capture`, `calibrate`), or nothing is predicted so."""
+
+    capture: tuple[str, ...] | None = None
+    calibrate: tuple[str, ...] | None = None
+    simulate: tuple[str, ...] | None = ()
+    emulate: tuple[str, ...] | None = ()
+    plays: str = "calibrated"
+    network: bool = True
+
+
+ABLATIONS = {
+    "one-pass": Ablation(simulate=None, emulate=("--peers", "instant"), plays="captured"),  # nobody was calibrated: peers are always there
+    "one-regime": Ablation(calibrate=("--spans", "launched")),
+    "medians": Ablation(simulate=("--samples", "all"), emulate=("--samples", "all")),
+    "draws": Ablation(simulate=("--draws", str(DRAWS)), emulate=None),  # the mean of steps that are drawn
+    "formulas": Ablation(network=False),
+    "control": Ablation(capture=("--values", "control"), calibrate=("--values", "control"), emulate=("--values", "control")),
+    "exact": Ablation(capture=("--values", "cpu"), calibrate=("--values", "cpu"), emulate=("--values", "cpu")),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,11 +225,21 @@ def jitter_seed(case: Case, purpose: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{case.name} {purpose}".encode()).digest()[:4], "little")
 
 
+def capture(runner: Runner, case: Case, folder: Path, job: str, steps: int, *flags) -> None:
+    command = [*torchrun(runner.options.python, case.per_node), f"--nnodes={case.nodes}", "--no-python", runner.trainer, *case.flags(steps)]
+    runner.verb("capture", folder, job, {}, "--target", f"h200x{case.per_node}:{case.nodes}", *flags, "--", *command)
+
+
+def clock_of(case: Case, folder: Path) -> dict[str, str]:
+    """The environment of what is measured for a prediction."""
+    links, times = write_tables(case, folder, "prediction", jitter_seed(case, "prediction"))
+    return {"HOSTCUDA_CLOCK": "virtual", "HOSTNCCL_TOPOLOGY": str(links), "HOSTCUDA_TIMES": str(times)}
+
+
 def predict_case(runner: Runner, case: Case, steps: int) -> dict:
     options, folder = runner.options, runner.options.out / case.name
     folder.mkdir(parents=True, exist_ok=True)
-    links, times = write_tables(case, folder, "prediction", jitter_seed(case, "prediction"))
-    clock = {"HOSTCUDA_CLOCK": "virtual", "HOSTNCCL_TOPOLOGY": str(links), "HOSTCUDA_TIMES": str(times)}
+    clock = clock_of(case, folder)
     network = folder / "netprofile.json"
     if not network.exists():
         nodes = min(case.nodes, max(PROFILED_RANKS // case.per_node, 1))
@@ -214,21 +250,19 @@ def predict_case(runner: Runner, case: Case, steps: int) -> dict:
              "--operations", "AllReduce,AllGather,ReduceScatter,AlltoAll,Send", "--sizes", options.sizes, "--repeats", repeats,
              "--iterations", 1, "--out", network],
             folder / "netprofile.log", clock)  # fmt: skip
-    launch = torchrun(options.python, case.per_node)
-    command = [*launch, f"--nnodes={case.nodes}", "--no-python", runner.trainer, *case.flags(steps)]
-    target = f"h200x{case.per_node}:{case.nodes}"
-    runner.verb("capture", folder, "captured", {}, "--target", target, "--", *command)
+    capture(runner, case, folder, "captured", steps)
     runner.verb("calibrate", folder, "calibrated", clock, folder / "captured", "--clock", "virtual", "--network", network)
-    result = {}
-    text = runner.run([runner.prism, "simulate", folder / "calibrated", "--network", network, "--json", "--timeline", "none",
-                       "--draws", DRAWS], folder / "simulated.log", {})  # fmt: skip
-    answer, _ = json.JSONDecoder().raw_decode(text, max(text.find("{"), 0))
-    periods = [step["ns"] - EVENT_NS for step in answer["steps"]]
-    result["simulate"] = iteration(periods, steps, "simulate")
+    answer = simulated(runner, folder, "calibrated", folder / "simulated.log", "--network", network, "--draws", DRAWS)
+    result = {"simulate": iteration([step["ns"] - EVENT_NS for step in answer["steps"]], steps, "simulate")}
     result["simulate"]["interval_ns"] = [answer["mean_interval_ns"][end] - EVENT_NS for end in ("low", "high")]
     text = runner.verb("emulate", folder, "emulated", clock, folder / "calibrated", "--clock", "virtual", "--network", network, "--rank", 0)
     result["emulate"] = iteration(printed_steps(text), steps, "emulate")
     return result
+
+
+def simulated(runner: Runner, folder: Path, job: str, log: Path, *flags) -> dict:
+    text = runner.run([runner.prism, "simulate", folder / job, "--json", "--timeline", "none", *flags], log, {})
+    return json.JSONDecoder().raw_decode(text, max(text.find("{"), 0))[0]
 
 
 def predict(options: argparse.Namespace) -> int:
@@ -362,13 +396,73 @@ def evaluate(options: argparse.Namespace) -> int:
     return 1 if failures or not rows else 3 if missed else 0
 
 
+def ablated(runner: Runner, case: Case, folder: Path, name: str, steps: int) -> dict:
+    """Mean iterations of the job with one thing done otherwise, by `simulate` and `emulate` where they do it."""
+    ablation, clock = ABLATIONS[name], clock_of(case, folder)
+    captured, plays, result = "captured", ablation.plays, {}
+    network = ["--network", folder / "netprofile.json"] if ablation.network else []
+    if ablation.capture is not None:
+        captured = f"captured-{name}"
+        capture(runner, case, folder, captured, steps, *ablation.capture)
+    if ablation.calibrate is not None:
+        plays = f"calibrated-{name}"
+        runner.verb("calibrate", folder, plays, clock, folder / captured, "--clock", "virtual", *network, *ablation.calibrate)
+    if ablation.simulate is not None:
+        answer = simulated(runner, folder, plays, folder / f"simulated-{name}.log", *network, *ablation.simulate)
+        drawn = answer.get("mean_interval_ns")
+        counted = iteration([step["ns"] for step in answer["steps"]], steps, "simulate")["mean_ns"]
+        result["simulate"] = (drawn["mean"] if drawn else counted) - EVENT_NS
+    if ablation.emulate is not None:
+        text = runner.verb("emulate", folder, f"emulated-{name}", clock, folder / plays, "--clock", "virtual", *network, "--rank", 0, *ablation.emulate)
+        result["emulate"] = iteration(printed_steps(text), steps, "emulate")["mean_ns"]
+    return result
+
+
+def ablate(options: argparse.Namespace) -> int:
+    rows, failures = [], []
+    for out in options.out:
+        options_of_out = argparse.Namespace(**vars(options) | {"out": out})
+        runner, (predictions, digest) = Runner(options_of_out), read_predictions(out)
+        for predicted in predictions["cases"]:
+            case, folder = case_of(predicted), out / predicted["name"]
+            true = truth_of(folder, digest)
+            if options.only and case.name not in options.only:
+                continue
+            if "failure" in predicted or true is None or "failure" in true:
+                failures.append({"name": case.name, "failure": "it was not predicted, or there is no truth"})
+                continue
+            means = {"all": {by: predicted[by]["mean_ns"] for by in BY}}
+            for name in options.ablations:
+                try:
+                    means[name] = ablated(runner, case, folder, name, predictions["steps"])
+                except RunFailed as failure:
+                    failures.append({"name": case.name, "ablation": name, "failure": str(failure)})
+                    progress(f"host_accuracy: {case.name}: {name}: {failure}")
+            errors = {name: {by: ns / true["mean_ns"] - 1 for by, ns in of.items()} for name, of in means.items()}
+            rows.append(dataclasses.asdict(case) | {"classes": case.classes(), "truth_ns": true["mean_ns"], "truth_error_ns": true["error_ns"], "errors": errors})
+            print(f"{case.name}  {describe(predicted)}\n    truth +- {true['error_ns'] / true['mean_ns']:.3%}")
+            for name, of in errors.items():
+                print(f"    {name:11}" + "".join(f"  {by} {error:+.3%}" for by, error in of.items()))
+    result = {"schema": SCHEMA, "benchmark": "host_accuracy ablations", **provenance(), "mean_error": {}, "cases": rows, "failures": failures}
+    for name in ("all", *options.ablations):
+        of_name = {by: [abs(row["errors"][name][by]) for row in rows if by in row["errors"].get(name, {})] for by in BY}
+        result["mean_error"][name] = {by: statistics.mean(errors) for by, errors in of_name.items() if errors}
+        print(f"{name:11}" + "".join(f"  {by} mean {error:.3%}" for by, error in result["mean_error"][name].items()))
+    if options.output:
+        options.output.write_text(json.dumps(result, indent=1) + "\n")
+    return 1 if failures or not rows else 0
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    prediction, true, evaluation = (verbs.add_parser(name) for name in ("predict", "truth", "evaluate"))
+    prediction, true, evaluation, ablation = (verbs.add_parser(name) for name in ("predict", "truth", "evaluate", "ablate"))
     for verb in (prediction, true, evaluation):
         verb.add_argument("--out", type=lambda path: Path(path).absolute(), required=True, metavar="DIR")
-    for verb in (prediction, true):
+    ablation.add_argument("--out", type=lambda path: Path(path).absolute(), required=True, nargs="+", metavar="DIR")
+    ablation.add_argument("--only", nargs="+", metavar="CASE", help="of the cases; all by default")
+    ablation.add_argument("--ablations", nargs="+", choices=ABLATIONS, default=list(ABLATIONS))
+    for verb in (prediction, true, ablation):
         verb.add_argument("--build", type=lambda path: Path(path).absolute(), default=ROOT / "build/ci", metavar="DIR")
         verb.add_argument("--timeout", type=float, default=600, metavar="S", help="of a run")
     prediction.add_argument("--seed", type=int, default=1)
@@ -377,20 +471,22 @@ def parse_arguments() -> argparse.Namespace:
     prediction.add_argument("--without", nargs="+", choices=CLASSES, default=[], help="leave these out of what is drawn")
     prediction.add_argument("--steps", type=int, default=12, help="iterations that are predicted")
     prediction.add_argument("--sizes", default="4B:256MiB:2", metavar="MIN:MAX:FACTOR", help="that netprofile measures")
-    prediction.add_argument("--python", type=Path, default=Path(sys.executable), metavar="FILE", help="has torch")
+    for verb in (prediction, ablation):
+        verb.add_argument("--python", type=Path, default=Path(sys.executable), metavar="FILE", help="has torch")
     true.add_argument("--steps", type=int, default=50)
-    evaluation.add_argument("--output", type=Path, metavar="FILE")
+    for verb in (evaluation, ablation):
+        verb.add_argument("--output", type=Path, metavar="FILE")
     options = parser.parse_args()
     if options.verb == "predict" and options.ranks < 4:
         parser.error(f"--ranks {options.ranks}: the smallest world has 4")
-    if options.verb != "evaluate" and options.steps < WARM_UP + 2:
+    if options.verb in ("predict", "truth") and options.steps < WARM_UP + 2:
         parser.error(f"--steps {options.steps}: {WARM_UP} do not count, and a spread takes two more")
     return options
 
 
 def main() -> int:
     options = parse_arguments()
-    return {"predict": predict, "truth": truth, "evaluate": evaluate}[options.verb](options)
+    return {"predict": predict, "truth": truth, "evaluate": evaluate, "ablate": ablate}[options.verb](options)
 
 
 if __name__ == "__main__":

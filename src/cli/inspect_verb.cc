@@ -19,6 +19,8 @@ namespace prism::cli {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr size_t kShownCommunicators = 4;  // of one size
 using trace::Node;
 using trace::NodeKind;
 using trace::Reader;
@@ -379,17 +381,25 @@ class InspectVerb final : public Verb {
         fmt::print("  {} programs, one after the other; of the last:\n", graph->launches);
       job["programs"] = graph->programs.size();
       job["communicators"] = graph->communicators.size();
+      for (const graph::Communicator& c : graph->communicators)
+        job["groups"].push_back({{"communicator", c.number}, {"world_ranks", c.world_ranks}});
       job["warnings"] = graph->warnings;
       const std::vector<graph::Finding> findings = graph::CheckStructure(*graph);
       for (const graph::Finding& f : findings) job["findings"].push_back(f.text);
       if (!invocation.json) {
         fmt::print("  {} of {} ranks in {} distinct role{}\n", graph->ranks.size(), graph->world,
                    graph->programs.size(), graph->programs.size() == 1 ? "" : "s");
-        std::map<uint32_t, size_t> sizes;
-        for (const graph::Communicator& c : graph->communicators) ++sizes[c.size()];
-        for (const auto& [size, count] : sizes) {
-          fmt::print("    {} communicator{} of {} rank{}\n", count, count == 1 ? "" : "s", size,
-                     size == 1 ? "" : "s");
+        std::map<uint32_t, std::vector<const graph::Communicator*>> sizes;
+        for (const graph::Communicator& c : graph->communicators) sizes[c.size()].push_back(&c);
+        for (const auto& [size, of_size] : sizes) {
+          std::vector<std::string> members;
+          for (const graph::Communicator* c : of_size) {
+            members.push_back(fmt::format("{}: {}", c->number, graph::RankList(c->world_ranks, 4)));
+            if (members.size() == kShownCommunicators) break;
+          }
+          fmt::print("    {} communicator{} of {} rank{} ({}{})\n", of_size.size(),
+                     of_size.size() == 1 ? "" : "s", size, size == 1 ? "" : "s",
+                     fmt::join(members, "; "), members.size() < of_size.size() ? "; ..." : "");
         }
         for (const std::string& warning : graph->warnings) fmt::print("  warning: {}\n", warning);
         for (const graph::Finding& f : findings) fmt::print("  problem: {}\n", f.text);

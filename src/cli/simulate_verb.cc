@@ -34,7 +34,9 @@ class SimulateVerb final : public Verb {
   const char* summary() const override { return "Predict the step time of a captured job"; }
   const char* examples() const override {
     return "prism simulate job\nprism simulate job --target b200x8:4\nprism simulate job --jitter "
-           "0.02 --draws 100 --json\nprism simulate job --samples odd --delay 1:5ms";
+           "0.02 --draws 100 --json\nprism simulate job --samples odd --delay 1:5ms\nprism "
+           "simulate job "
+           "--what-if replicas:2=2 --what-if micro-batches=2";
   }
   void AddOptions(CLI::App& app) override {
     flags_.AddTo(app);
@@ -57,8 +59,11 @@ class SimulateVerb final : public Verb {
            "--what-if", what_if_,
            "What if something took FACTOR times as long, or had FACTOR times its bandwidth: "
            "rank:R=F (its kernels), host:R=F, kernel:NAME=F, communicator:N=F, port:R=F, "
-           "nic:NODE.NIC=F; may be repeated")
-        ->type_name("WHAT:WHICH=FACTOR")
+           "nic:NODE.NIC=F; or there were F times as many replicas (replicas:N=F) or micro-batches "
+           "(micro-batches=F), or rank R failed and its replica were gone (failed:R.N), where N is "
+           "a "
+           "communicator of one rank of each replica; may be repeated")
+        ->type_name("WHAT[:WHICH][=FACTOR]")
         ->expected(1)
         ->take_all();
   }

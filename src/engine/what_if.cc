@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "src/base/status.h"
+#include "src/graph/replicas.h"
 
 namespace prism::engine {
 namespace {
@@ -21,13 +22,20 @@ using graph::kNone;
 constexpr struct {
   WhatIf::Kind kind;
   const char* name;
-} kKinds[] = {{WhatIf::Kind::kRank, "rank"},     {WhatIf::Kind::kHost, "host"},
-              {WhatIf::Kind::kKernel, "kernel"}, {WhatIf::Kind::kCommunicator, "communicator"},
-              {WhatIf::Kind::kPort, "port"},     {WhatIf::Kind::kNic, "nic"}};
+} kKinds[] = {{WhatIf::Kind::kRank, "rank"},
+              {WhatIf::Kind::kHost, "host"},
+              {WhatIf::Kind::kKernel, "kernel"},
+              {WhatIf::Kind::kCommunicator, "communicator"},
+              {WhatIf::Kind::kPort, "port"},
+              {WhatIf::Kind::kNic, "nic"},
+              {WhatIf::Kind::kReplicas, "replicas"},
+              {WhatIf::Kind::kFailed, "failed"},
+              {WhatIf::Kind::kMicroBatches, "micro-batches"}};
 constexpr char kForms[] =
-    "rank:3=1.3, host:3=0.5, kernel:gemm=0.8, communicator:2=1.5, port:3=0.5 or nic:1.0=0.5 "
-    "(node.NIC)";
+    "rank:3=1.3, host:3=0.5, kernel:gemm=0.8, communicator:2=1.5, port:3=0.5, nic:1.0=0.5 "
+    "(node.NIC), replicas:2=2 (communicator), failed:3.2 (rank.communicator) or micro-batches=2";
 constexpr double kLeast = 1e-3, kMost = 1e3;
+constexpr double kMostTimes = 64;  // of what there is more of
 
 /// What a span of the program takes, over what it took, when kernels that `matches` take `factor`
 /// times as long. Empty: there is no such kernel.
@@ -125,17 +133,20 @@ absl::Status ApplyToLink(uint32_t first_link, const WhatIf& what_if, const Graph
                          Durations* durations) {
   using Meeting = std::tuple<uint32_t, trace::CommOp, uint64_t, uint32_t>;  // of a communicator
   const auto is_changed = [&](const LinkShare& use) { return use.link / 2 == first_link / 2; };
-  const auto stretch = [&](const CallTime& time) {
-    double longest = 0, after = 0;
+  // How busy a call keeps its busiest link, now and then.
+  struct Busiest {
+    double now = 0, then = 0;
+    double stretch() const { return 1 + then - now; }
+  };
+  const auto add = [&](const CallTime& time, Busiest* busiest) {
     for (uint32_t i = time.first_share; i < time.first_share + time.shares; ++i) {
       const LinkShare& use = durations->shares[i];
       const double share = static_cast<double>(use.share) / kWholeLink;
-      longest = std::max(longest, share);
-      after = std::max(after, is_changed(use) ? share / what_if.factor : share);
+      busiest->now = std::max(busiest->now, share);
+      busiest->then = std::max(busiest->then, is_changed(use) ? share / what_if.factor : share);
     }
-    return 1 + after - longest;
   };
-  std::map<Meeting, double> stretches;  // the largest, as all members wait for the slowest
+  std::map<Meeting, Busiest> meetings;  // of all members: they end together
   // Of messages, by channel, count and type: only the send has links.
   std::map<std::tuple<uint32_t, uint64_t, uint32_t>, double> sends;
   const auto meeting = [&](const graph::Rank& rank, const graph::Call& call) {
@@ -160,22 +171,19 @@ absl::Status ApplyToLink(uint32_t first_link, const WhatIf& what_if, const Graph
           durations->call_scale[r][c] *= found->second;
           continue;
         }
-        const double own = stretch(time);
+        Busiest own;
+        Busiest* const busiest = message ? &own : &meetings[meeting(rank, program.calls[c])];
+        if (message || !apply) add(time, busiest);
+        const double factor = busiest->stretch();
         if (!apply) {
-          if (message) {
-            sends[send] = own;
-            continue;
-          }
-          const auto [known, is_new] = stretches.try_emplace(meeting(rank, program.calls[c]), own);
-          if (!is_new) known->second = std::max(known->second, own);
+          if (message) sends[send] = factor;
           continue;
         }
-        const double factor = message ? own : stretches.at(meeting(rank, program.calls[c]));
         for (uint32_t i = time.first_share; i < time.first_share + time.shares; ++i) {
           LinkShare& use = durations->shares[i];
           const double changed = is_changed(use) ? what_if.factor : 1;
           use.share = static_cast<uint32_t>(
-              std::min<double>(std::llround(use.share / changed / factor), kWholeLink));
+              std::min(std::round(use.share / changed / factor), double{kWholeLink}));
         }
         time.ns = std::llround(static_cast<double>(time.ns) * factor);
         durations->call_scale[r][c] *= factor;
@@ -203,6 +211,15 @@ std::string WhatIf::Text() const {
       return absl::StrCat("the port of rank ", number, "'s GPU", faster);
     case Kind::kNic:
       return absl::StrCat("NIC ", nic, " of node ", number, faster);
+    case Kind::kReplicas:
+      return absl::StrCat("there are ", factor,
+                          " times as many replicas as members of communicator ", number);
+    case Kind::kFailed:
+      return absl::StrCat("rank ", number,
+                          " has failed, and the job goes on without its replica (of communicator ",
+                          communicator, ")");
+    case Kind::kMicroBatches:
+      return absl::StrCat("steps have ", factor, " times as many micro-batches");
   }
   return "";
 }
@@ -211,31 +228,63 @@ absl::StatusOr<WhatIf> ParseWhatIf(const std::string& text) {
   const auto bad = [&](const std::string& why) {
     return WithHint(absl::InvalidArgumentError(absl::StrCat("'", text, "': ", why)), kForms);
   };
-  const size_t colon = text.find(':'), equals = text.rfind('=');
-  if (colon == std::string::npos || equals == std::string::npos || equals < colon)
-    return bad("is not WHAT:WHICH=FACTOR");
   WhatIf what_if;
-  const std::string what = text.substr(0, colon);
+  const std::string what = text.substr(0, text.find_first_of(":="));
   const auto* const kind = std::find_if(std::begin(kKinds), std::end(kKinds),
                                         [&](const auto& k) { return k.name == what; });
   if (kind == std::end(kKinds))
     return bad(absl::StrCat("'", what, "' is nothing that can be changed"));
   what_if.kind = kind->kind;
-  if (!absl::SimpleAtod(text.substr(equals + 1), &what_if.factor) ||
-      !(what_if.factor >= kLeast && what_if.factor <= kMost))
-    return bad(absl::StrCat("the factor is a number from ", kLeast, " to ", kMost));
-  const std::string which = text.substr(colon + 1, equals - colon - 1);
+  const bool has_which = what_if.kind != WhatIf::Kind::kMicroBatches;
+  const bool has_factor = what_if.kind != WhatIf::Kind::kFailed;
+  const size_t equals = has_factor ? text.rfind('=') : text.size();
+  if (equals == std::string::npos ||
+      has_which != (text.substr(0, equals).size() > what.size() && text[what.size()] == ':')) {
+    return bad(absl::StrCat("is not WHAT", has_which ? ":WHICH" : "", has_factor ? "=FACTOR" : ""));
+  }
+  if (has_factor) {
+    if (!absl::SimpleAtod(text.substr(equals + 1), &what_if.factor) ||
+        !(what_if.factor >= kLeast && what_if.factor <= kMost))
+      return bad(absl::StrCat("the factor is a number from ", kLeast, " to ", kMost));
+    if (what_if.changes_job() && (what_if.factor != std::floor(what_if.factor) ||
+                                  what_if.factor < 2 || what_if.factor > kMostTimes))
+      return bad(absl::StrCat("the factor is a whole number from 2 to ", kMostTimes));
+  }
+  if (!has_which) return what_if;
+  const std::string which = text.substr(what.size() + 1, equals - what.size() - 1);
   if (what_if.kind == WhatIf::Kind::kKernel) {
     if (which.empty()) return bad("no name is given");
     what_if.kernel = which;
     return what_if;
   }
   const std::vector<std::string> numbers = absl::StrSplit(which, '.');
-  const size_t wanted = what_if.kind == WhatIf::Kind::kNic ? 2 : 1;
-  if (numbers.size() != wanted || !absl::SimpleAtoi(numbers[0], &what_if.number) ||
-      (wanted == 2 && !absl::SimpleAtoi(numbers[1], &what_if.nic)))
-    return bad(absl::StrCat("'", which, "' is not ", wanted == 2 ? "NODE.NIC" : "a number"));
+  const bool is_nic = what_if.kind == WhatIf::Kind::kNic,
+             failed = what_if.kind == WhatIf::Kind::kFailed;
+  uint32_t* const second = is_nic ? &what_if.nic : failed ? &what_if.communicator : nullptr;
+  if (numbers.size() != (second != nullptr ? 2 : 1) ||
+      !absl::SimpleAtoi(numbers[0], &what_if.number) ||
+      (second != nullptr && !absl::SimpleAtoi(numbers[1], second)))
+    return bad(absl::StrCat("'", which, "' is not ",
+                            is_nic   ? "NODE.NIC"
+                            : failed ? "RANK.COMMUNICATOR"
+                                     : "a number"));
   return what_if;
+}
+
+absl::Status ChangeReplicas(const WhatIf& what_if, Graph* graph, Target* target) {
+  if (what_if.kind == WhatIf::Kind::kFailed) {
+    PRISM_ASSIGN_OR_RETURN(*graph,
+                           graph::WithoutReplicaOf(*graph, what_if.communicator, what_if.number));
+  } else if (what_if.kind == WhatIf::Kind::kReplicas) {
+    PRISM_ASSIGN_OR_RETURN(
+        *graph, graph::WithReplicas(*graph, what_if.number, static_cast<uint32_t>(what_if.factor),
+                                    target->gpus_per_node));
+    if (target->gpus() >= graph->world) return absl::OkStatus();
+    target->nodes = (graph->world + target->gpus_per_node - 1) / target->gpus_per_node;
+    target->text =
+        absl::StrCat(target->text.substr(0, target->text.rfind(':')), ":", target->nodes);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Apply(const WhatIf& what_if, const Graph& graph, const CostModel& model,
@@ -251,6 +300,10 @@ absl::Status Apply(const WhatIf& what_if, const Graph& graph, const CostModel& m
     case WhatIf::Kind::kPort:
     case WhatIf::Kind::kNic:
       break;
+    case WhatIf::Kind::kReplicas:
+    case WhatIf::Kind::kFailed:
+    case WhatIf::Kind::kMicroBatches:
+      return absl::OkStatus();
   }
   const std::optional<uint32_t> link = what_if.kind == WhatIf::Kind::kPort
                                            ? model.PortLink(graph, what_if.number)

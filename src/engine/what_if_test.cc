@@ -3,7 +3,9 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -25,6 +27,18 @@ TEST(WhatIfTest, FormsAreRead) {
   const auto kernel = ParseWhatIf("kernel:a:b=c=1.5");
   ASSERT_TRUE(kernel.ok()) << kernel.status();
   EXPECT_EQ(kernel->kernel, "a:b=c");
+  const auto replicas = ParseWhatIf("replicas:2=3");
+  ASSERT_TRUE(replicas.ok()) << replicas.status();
+  EXPECT_EQ(replicas->number, 2u);
+  EXPECT_EQ(replicas->factor, 3);
+  EXPECT_TRUE(replicas->changes_job());
+  const auto failed = ParseWhatIf("failed:3.2");
+  ASSERT_TRUE(failed.ok()) << failed.status();
+  EXPECT_EQ(failed->number, 3u);
+  EXPECT_EQ(failed->communicator, 2u);
+  const auto micro_batches = ParseWhatIf("micro-batches=2");
+  ASSERT_TRUE(micro_batches.ok()) << micro_batches.status();
+  EXPECT_EQ(micro_batches->Text(), "steps have 2 times as many micro-batches");
 }
 
 TEST(WhatIfTest, BadFormsAreExplained) {
@@ -37,7 +51,12 @@ TEST(WhatIfTest, BadFormsAreExplained) {
                                   {"kernel:=2", "no name is given"},
                                   {"rank:3=0", "the factor is a number"},
                                   {"rank:3=nan", "the factor is a number"},
-                                  {"rank:3=1e9", "the factor is a number"}}) {
+                                  {"rank:3=1e9", "the factor is a number"},
+                                  {"replicas=2", "is not WHAT:WHICH=FACTOR"},
+                                  {"replicas:2=1.5", "the factor is a whole number"},
+                                  {"replicas:2=1", "the factor is a whole number"},
+                                  {"failed:3", "'3' is not RANK.COMMUNICATOR"},
+                                  {"micro-batches:1=2", "is not WHAT=FACTOR"}}) {
     EXPECT_THAT(std::string(ParseWhatIf(text).status().message()), HasSubstr(why)) << text;
   }
 }
@@ -97,6 +116,65 @@ TEST_F(WhatIfJobTest, HostWorkHidesBehindTheGpu) {
   // Only what the GPU waits for: the first launch, and after each synchronization.
   EXPECT_GT(Later("host:0=2"), 0);
   EXPECT_LE(Later("host:0=2"), 4 * 2 * 1000);
+}
+
+// A collective waits for its slowest link once, however many links are as slow.
+TEST_F(WhatIfJobTest, BothEndsOfASlowerRail) {
+  const graph::Call& call = graph_.programs[0].calls[0];
+  NetworkProfile profile;
+  profile.links = NetworkLinks{1000, {0}};
+  for (uint64_t bytes = 64; bytes <= 1 << 30; bytes *= 2) {
+    for (const auto& [op, nodes] : {std::pair{trace::CommOp::kSend, 1u},
+                                    std::pair{trace::CommOp::kSend, 2u}, std::pair{call.op, 2u}}) {
+      const double ns = 10'000 + static_cast<double>(bytes) * (nodes == 1 ? 0.01 : 0.04);
+      NetworkEntry entry;
+      entry.op = op;
+      if (IsReduction(op)) entry.type = call.dtype;
+      entry.ranks = 2;
+      entry.nodes = nodes;
+      entry.rails = nodes - 1;
+      entry.bytes = bytes;
+      entry.isolated = true;
+      entry.median_ns = entry.p10_ns = entry.p90_ns = ns;
+      entry.samples = 1;
+      profile.entries.push_back(entry);
+    }
+  }
+  const CostModel model(*ParseTarget("h200x1:2"), std::make_shared<const NetworkTable>(profile));
+  const auto scale = [&](std::vector<std::string> what_ifs) {
+    Durations durations = model.DurationsOf(graph_);
+    EXPECT_GT(durations.calls[0][0].shares, 0u);
+    for (const std::string& what_if : what_ifs)
+      EXPECT_TRUE(Apply(*ParseWhatIf(what_if), graph_, model, &durations).ok());
+    EXPECT_EQ(durations.call_scale[0][0], durations.call_scale[1][0]);
+    return durations.call_scale[0][0];
+  };
+  const double one = scale({"nic:0.0=0.5"});
+  EXPECT_GT(one, 1.1);
+  EXPECT_LE(one, 2);
+  EXPECT_NEAR(scale({"nic:0.0=0.5", "nic:1.0=0.5"}), one, 1e-6);
+  EXPECT_NEAR(scale({"nic:0.0=0.5", "nic:0.0=2"}), 1, 1e-6);
+}
+
+TEST_F(WhatIfJobTest, MoreReplicasTakeMoreNodes) {
+  Graph graph = graph_;
+  Target target = *ParseTarget("h200x2");
+  ASSERT_TRUE(ChangeReplicas(*ParseWhatIf("replicas:1=3"), &graph, &target).ok());
+  EXPECT_EQ(graph.world, 6u);
+  EXPECT_EQ(target.nodes, 3u);
+  EXPECT_EQ(target.text, "h200x2:3");
+  // Where there is room there are no more of them.
+  ASSERT_TRUE(ChangeReplicas(*ParseWhatIf("failed:5.1"), &graph, &target).ok());
+  EXPECT_EQ(graph.ranks.size(), 5u);
+  EXPECT_EQ(target.nodes, 3u);
+  const CostModel model(target);
+  const Durations durations = model.DurationsOf(graph);
+  const auto outcome = Evaluate(graph, durations);
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  // What took 300 us on one node is not known of three; all else is as it was.
+  const auto alone = Evaluate(graph_, CostModel(*ParseTarget("h200x2")).DurationsOf(graph_));
+  const int64_t call_ns = durations.calls[0][0].ns;
+  EXPECT_EQ(outcome->finish_ns - alone->finish_ns, 4 * (call_ns - 300'000));
 }
 
 TEST_F(WhatIfJobTest, WhatIsNotThereIsRefused) {

@@ -15,6 +15,7 @@
 #include "src/engine/cost_model.h"
 #include "src/engine/engine.h"
 #include "src/graph/measured.h"
+#include "src/graph/micro_batches.h"
 
 namespace prism::report {
 namespace {
@@ -232,6 +233,21 @@ NetworkUse UseOf(const engine::NetworkTable& table, const Graph& graph,
   return use;
 }
 
+bool ChangesJob(const PredictOptions& options) {
+  return std::any_of(options.what_if.begin(), options.what_if.end(),
+                     [](const engine::WhatIf& what_if) { return what_if.changes_job(); });
+}
+
+// The reported step of the job as it is.
+absl::StatusOr<int64_t> StepWithoutWhatIfs(Graph graph, const PredictOptions& options) {
+  PredictOptions plain = options;
+  plain.what_if.clear();
+  plain.delays.clear();
+  plain.draws = 0;
+  PRISM_ASSIGN_OR_RETURN(const Prediction p, Predict(&graph, plain, nullptr));
+  return p.step_ns;
+}
+
 // Delays at the beginnings of the training steps, with a note for each.
 absl::StatusOr<std::vector<engine::Delay>> PlaceDelays(const Graph& graph, const Steps& steps,
                                                        const std::vector<StepDelay>& wanted,
@@ -291,18 +307,23 @@ int64_t UnionNs(std::vector<std::pair<int64_t, int64_t>>* intervals) {
 absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
                                    Evaluated* evaluated) {
   Prediction p;
-  p.target = options.target.text;
-  p.gpu = options.target.gpu.name;
+  engine::Target target = options.target;
+  p.gpu = target.gpu.name;
   p.seed = options.seed;
-  if (options.target.gpus() < graph->world) {
-    return WithHint(absl::InvalidArgumentError(
-                        absl::StrCat("the job has ", graph->world, " ranks, target ",
-                                     options.target.text, " has ", options.target.gpus(), " GPUs")),
-                    absl::StrCat("--target with at least ",
-                                 (graph->world + options.target.gpus_per_node - 1) /
-                                     options.target.gpus_per_node,
-                                 " nodes of ", options.target.gpus_per_node));
+  if (target.gpus() < graph->world) {
+    return WithHint(
+        absl::InvalidArgumentError(absl::StrCat("the job has ", graph->world, " ranks, target ",
+                                                target.text, " has ", target.gpus(), " GPUs")),
+        absl::StrCat("--target with at least ",
+                     (graph->world + target.gpus_per_node - 1) / target.gpus_per_node, " nodes of ",
+                     target.gpus_per_node));
   }
+  if (ChangesJob(options)) {
+    PRISM_ASSIGN_OR_RETURN(p.without_what_if_ns, StepWithoutWhatIfs(*graph, options));
+    for (const engine::WhatIf& what_if : options.what_if)
+      PRISM_RETURN_IF_ERROR(engine::ChangeReplicas(what_if, graph, &target));
+  }
+  p.target = target.text;
 
   Evaluated own;
   Evaluated& result = evaluated != nullptr ? *evaluated : own;
@@ -360,10 +381,21 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
             : absl::StrCat("; ", resampled.kept, " of ", resampled.kept + resampled.replaced,
                            " are in steps that differ and keep their own")));
   }
+  for (const engine::WhatIf& what_if : options.what_if) {
+    if (what_if.kind != engine::WhatIf::Kind::kMicroBatches) continue;
+    if (!has_steps) return steps.status();
+    PRISM_ASSIGN_OR_RETURN(
+        const graph::RepeatedPeriods found,
+        graph::RepeatMicroBatches(static_cast<uint32_t>(what_if.factor), graph, &result.steps));
+    p.notes.push_back(
+        absl::StrCat("a step was found to repeat its period ", found.fewest,
+                     found.most == found.fewest ? std::string() : absl::StrCat(" to ", found.most),
+                     " times a rank"));
+  }
   PRISM_ASSIGN_OR_RETURN(result.delays,
                          PlaceDelays(*graph, result.steps, options.delays, &p.notes));
 
-  const CostModel model(options.target, options.network);
+  const CostModel model(target, options.network);
   if (options.network != nullptr)
     p.network = UseOf(*options.network, *graph, model.DurationsOf(*graph));
   const auto durations = [&](const Factors& factors) {
@@ -412,7 +444,7 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
     p.reported_step = MedianStep(p.steps);
   }
   p.step_ns = step_of(result.outcome);
-  if (!options.what_if.empty()) {
+  if (!options.what_if.empty() && !p.without_what_if_ns.has_value()) {
     engine::Options o;
     if (has_steps) o.probes = &result.steps.ends;
     o.tolerate_missing = options.tolerate_missing;
@@ -428,7 +460,7 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
   if (graph->ops <= kMaxOpsForShares) {
     for (int side : {0, 1}) {
       Factors f;
-      for (size_t s = 0; s < 4; ++s) f.by_source[s] = options.target.gpu.range[s][side];
+      for (size_t s = 0; s < 4; ++s) f.by_source[s] = target.gpu.range[s][side];
       PRISM_ASSIGN_OR_RETURN(const Outcome outcome, evaluate(f, nullptr, false, 0));
       (side == 0 ? p.low_ns : p.high_ns) = step_of(outcome);
     }
@@ -486,7 +518,7 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
       Factors f;
       for (size_t s = 0; s < 4; ++s) {
         if (static_cast<engine::TimeSource>(s) != engine::TimeSource::kMeasured)
-          f.by_source[s] = options.target.gpu.range[s][side];
+          f.by_source[s] = target.gpu.range[s][side];
       }
       PRISM_ASSIGN_OR_RETURN(const Outcome outcome, evaluate(f, nullptr, false, 0));
       ends[side] = static_cast<double>(Mean(CountedSteps(outcome, result.steps))) /

@@ -346,8 +346,15 @@ absl::StatusOr<Report> Build(const std::string& directory, const ReportOptions& 
       failure = absl::FailedPreconditionError("no rank did anything on a GPU that takes time");
     } else if (prediction.ok()) {
       report.prediction = *std::move(prediction);
+      // Traces tell of the job as it was.
+      const bool changed =
+          std::any_of(options.what_if.begin(), options.what_if.end(),
+                      [](const engine::WhatIf& what_if) { return what_if.changes_job(); });
+      if (changed)
+        report.warnings.push_back("memory is that of the captured job, not of what it would be");
       if (!options.timeline_path.empty()) {
-        const std::vector<MemoryCurve> curves = MemoryCurves(&*graph, predict, &evaluated);
+        const std::vector<MemoryCurve> curves =
+            changed ? std::vector<MemoryCurve>() : MemoryCurves(&*graph, predict, &evaluated);
         PRISM_RETURN_IF_ERROR(WritePerfetto(options.timeline_path, *graph, evaluated, curves));
         report.timeline_path = options.timeline_path;
       }

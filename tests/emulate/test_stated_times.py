@@ -21,11 +21,11 @@ def step_times(output):
     return [round(float(ms) * 1e6) for ms in re.findall(r"^step \d+ +([\d.]+) ms", output, re.M)]
 
 
-def true_run(prism, trainer, links, *options):
+def true_run(prism, trainer, links, *options, job=JOB, ranks=RANKS, nodes=2):
     """On two nodes where `links` are given (a file)."""
     hostcuda = prism.path.parents[1] / "hostcuda/bin/hostcuda"
-    cluster, place = (["--links", links], ["--gpus-per-node", str(RANKS // 2)]) if links else ([], [])
-    run = subprocess.run([hostcuda, "run", "--clock", "virtual", *cluster, "--", trainer, "--launch", str(RANKS), *place, *JOB, *options],
+    cluster, place = (["--links", links], ["--gpus-per-node", str(ranks // nodes)]) if links else ([], [])
+    run = subprocess.run([hostcuda, "run", "--clock", "virtual", *cluster, "--", trainer, "--launch", str(ranks), *place, *job, *options],
                          capture_output=True, text=True, check=False, timeout=300, env=os.environ | {"HOSTCUDA_MEMORY_LIMIT": "0", "HOSTCUDA_SESSION": f"true-run-{os.getpid()}"})
     assert run.returncode == 0, run.stderr
     return step_times(run.stdout)
@@ -36,14 +36,15 @@ def true_run(prism, trainer, links, *options):
 SHARED = {"schema": 1, "gpus_per_node": 2, "port": {"bytes_per_s": 1.5e11}, "rail": {"nics_per_node": 1, "bytes_per_s": 2.4e10}}
 SLOWER = 1.3
 WHAT_IF_BAR = 0.0001
+LARGER_JOB_BAR = 0.005  # groups that the job did not have: their sizes are between measured ones
 
 
-def check_what_if(prism, job, profile, truth, *what_ifs):
+def check_what_if(prism, job, profile, truth, *what_ifs, bar=WHAT_IF_BAR):
     """A changed job is predicted from the one that was calibrated, not from itself."""
     simulated = prism("simulate", job, "--network", profile, *(word for what in what_ifs for word in ("--what-if", what)), "--json", "--timeline", "none")
     assert simulated.code == 0, simulated.err
     periods = [step["ns"] - EVENT_NS for step in json.loads(simulated.out)["steps"]]
-    assert periods[1:] == pytest.approx(truth[1:], rel=WHAT_IF_BAR)
+    assert periods[1:] == pytest.approx(truth[1:], rel=bar)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +88,34 @@ def test_ranks_that_run_alone_predict_the_job(prism, trainer, tmp_path, options,
     emulated = prism("emulate", prism.job, "--clock", "virtual", "--network", profile, "--rank", 0, "--job", tmp_path / "emulated")
     assert emulated.code == 0, emulated.err
     assert step_times(emulated.out) == truth
+
+
+# Every token goes to every expert: nothing is drawn, so a larger job differs by its size alone.
+CERTAIN = ["--timed", "--tp", "2", "--ep", "2", "--experts", "4", "--top-k", "4", "--layers", "2", "--steps", "5"]
+
+
+def test_another_job_is_predicted(prism, trainer, tmp_path):
+    """Twice the micro-batches, and twice the replicas on twice the nodes, against true runs."""
+    links, profile = tmp_path / "links.json", tmp_path / "netprofile.json"
+    links.write_text(json.dumps({"schema": 1, "gpus_per_node": 2}))
+    clock = {"HOSTCUDA_CLOCK": "virtual", "HOSTNCCL_TOPOLOGY": str(links)}
+    torchrun = pathlib.Path(sys.executable).parent / "torchrun"
+    command = [torchrun, "--no-python", "--nnodes", 2, "--nproc-per-node", 2, trainer, *CERTAIN, "--dp", "2", "--micro-batches", "2"]
+    assert prism("capture", "--target", "h200x2:2", "--job", tmp_path / "captured", "--", *command).code == 0
+    measured = prism("netprofile", "--device", "host", "--ranks", 8, "--nodes", 4, "--groups", "1x2,2x1,2x2,4x1", "--sizes", "4B:64MiB:2",
+                     "--operations", "AllReduce,AllGather,ReduceScatter,AlltoAll,Send", "--repeats", 1, "--iterations", 1, "--out", profile, env=clock)  # fmt: skip
+    assert measured.code == 0, measured.err
+    calibrated = prism("calibrate", tmp_path / "captured", "--clock", "virtual", "--network", profile, "--job", prism.job)
+    assert calibrated.code == 0, calibrated.err
+    groups = {tuple(group["world_ranks"]): group["communicator"] for group in json.loads(prism("inspect", prism.job, "--json").out)["groups"]}
+    replicas = groups[0, 2]
+
+    def true(dp, micro_batches):
+        return true_run(prism, trainer, links, "--dp", str(dp), "--micro-batches", str(micro_batches), job=CERTAIN, ranks=2 * dp, nodes=dp)
+
+    check_what_if(prism, prism.job, profile, true(2, 4), "micro-batches=2")
+    check_what_if(prism, prism.job, profile, true(4, 2), f"replicas:{replicas}=2", bar=LARGER_JOB_BAR)
+    check_what_if(prism, prism.job, profile, true(4, 4), f"replicas:{replicas}=2", "micro-batches=2", bar=LARGER_JOB_BAR)
 
 
 def test_virtual_clock_of_a_gpu_is_refused(prism, tmp_path):
