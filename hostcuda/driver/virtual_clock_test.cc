@@ -611,10 +611,11 @@ class Rank {
         cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
       _exit(91);
   }
-  void Launch(const char* name) {
+  void Launch(const char* name) { Launch(name, stream); }
+  void Launch(const char* name, CUstream on) {
     CUfunction kernel = nullptr;
     cuModuleGetFunction(&kernel, module_, name);
-    if (cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, nullptr, nullptr) != CUDA_SUCCESS)
+    if (cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, on, nullptr, nullptr) != CUDA_SUCCESS)
       _exit(92);
   }
   uint32_t* Word(int rank) const { return words_ + rank * kWordStride; }
@@ -769,6 +770,52 @@ TEST(VirtualClockJobTest, SameJobTwice_HasTheSameTimesToTheNanosecond) {
   for (const auto& times : first) EXPECT_EQ(times.size(), 21u);
   unlink(one.c_str());
   unlink(two.c_str());
+}
+
+/// At one time rank 1 ends what a stream of rank 0 waits for, and rank 0 has another stream wait
+/// for it. Who of them comes first does not show on the clock.
+int RankAtOneTime(int in, int out, bool end_comes_first) {
+  constexpr uint64_t kAtNs = 1'000'000;
+  Rank rank(in, out);
+  if (rank.job.rank == 1) {
+    hostcudaHostTime(kAtNs - Rank::Now());
+    if (!end_comes_first) usleep(20'000);
+    __atomic_store_n(rank.Word(0), 1, __ATOMIC_SEQ_CST);
+    return 0;
+  }
+  CUstream other = nullptr;
+  CUevent event = nullptr;
+  cuStreamCreate(&other, CU_STREAM_NON_BLOCKING);
+  cuEventCreate(&event, 0);
+  rank.Await(0, 1);
+  cuEventRecord(event, rank.stream);
+  hostcudaHostTime(kAtNs - Rank::Now());
+  hostcudaUncharged(1);
+  if (end_comes_first) cuEventSynchronize(event);
+  cuStreamWaitEvent(other, event, 0);
+  cuEventRecord(event, other);
+  hostcudaUncharged(-1);
+  for (int i = 0; i < 3; ++i) rank.Launch("k100", other);
+  cuStreamSynchronize(other);
+  rank.Tell(Rank::Now());
+  cuEventDestroy(event);
+  return 0;
+}
+const RegisterRole kEndComesFirst("end_comes_first",
+                                  [](int in, int out) { return RankAtOneTime(in, out, true); });
+const RegisterRole kWaitComesFirst("wait_comes_first",
+                                   [](int in, int out) { return RankAtOneTime(in, out, false); });
+
+TEST(VirtualClockJobTest, WhatIsDrawn_DoesNotDependOnWhoComesFirstAtATime) {
+  const std::string times = WithJitter(0.2, 1);
+  const auto run = [&](const char* role) {
+    RunningJob job(role, 2, times.c_str());
+    return job.StartAll().AllTimes();
+  };
+  const auto first = run("end_comes_first");
+  EXPECT_EQ(first[0].size(), 1u);
+  EXPECT_EQ(run("wait_comes_first"), first);
+  unlink(times.c_str());
 }
 
 int LateStarter(int in, int out) {
