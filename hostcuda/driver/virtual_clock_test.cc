@@ -25,14 +25,16 @@
 #include <utility>
 #include <vector>
 
+#include "hostcuda/driver/testing/driver_test.h"
 #include "hostcuda/driver/testing/roles.h"
 #include "hostcuda/hostcuda.h"
-#include "hostcuda/internal_table.h"
 
 namespace {
 
+using hostcuda::testing::DriverTest;
 using hostcuda::testing::RegisterRole;
 using hostcuda::testing::Role;
+using hostcuda::testing::Table;
 
 // All tests and roles of this binary; see main.
 constexpr uint64_t kLaunchNs = 4000, kCopyNs = 5000, kEventNs = 1000, kSyncNs = 2000,
@@ -50,46 +52,17 @@ constexpr char kTimes[] = R"({
   "host_ns": {"launch": 4000, "copy": 5000, "event": 1000, "sync": 2000, "query": 1000, "communication": 0}
 })";
 
-const HostcudaTable* Table() {
-  const void* table = nullptr;
-  EXPECT_EQ(cuGetExportTable(&table, &kHostcudaTableUuid), CUDA_SUCCESS);
-  return static_cast<const HostcudaTable*>(table);
-}
-
-class VirtualClockTest : public ::testing::Test {
+class VirtualClockTest : public DriverTest {
  protected:
   void SetUp() override {
-    ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
-    ASSERT_EQ(cuDevicePrimaryCtxRetain(&context_, 0), CUDA_SUCCESS);
-    ASSERT_EQ(cuCtxSetCurrent(context_), CUDA_SUCCESS);
-    ASSERT_EQ(cuModuleLoadData(&module_, "hostcuda-image-1"), CUDA_SUCCESS);
+    DriverTest::SetUp();
     start_ns_ = hostcudaNow();
   }
   void TearDown() override {
-    EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+    DriverTest::TearDown();
     for (CUevent event : events_) cuEventDestroy(event);
-    EXPECT_EQ(cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
   }
-  CUstream NewStream() {
-    CUstream stream = nullptr;
-    EXPECT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
-    return stream;
-  }
-  CUevent NewEvent() {
-    CUevent event = nullptr;
-    EXPECT_EQ(cuEventCreate(&event, 0), CUDA_SUCCESS);
-    events_.push_back(event);
-    return event;
-  }
-  CUfunction Kernel(const char* name) {
-    CUfunction kernel = nullptr;
-    EXPECT_EQ(cuModuleGetFunction(&kernel, module_, name), CUDA_SUCCESS);
-    return kernel;
-  }
-  void Launch(const char* name, CUstream stream, unsigned grid = 1, unsigned block = 32) {
-    EXPECT_EQ(cuLaunchKernel(Kernel(name), grid, 1, 1, block, 1, 1, 0, stream, nullptr, nullptr),
-              CUDA_SUCCESS);
-  }
+  CUevent NewEvent() { return events_.emplace_back(DriverTest::NewEvent()); }
   /// Nanoseconds since the test began.
   uint64_t Now() const { return hostcudaNow() - start_ns_; }
   static double ElapsedNs(CUevent from, CUevent to) {
@@ -98,8 +71,6 @@ class VirtualClockTest : public ::testing::Test {
     return std::round(static_cast<double>(milliseconds) * 1e6);
   }
 
-  CUcontext context_ = nullptr;
-  CUmodule module_ = nullptr;
   std::vector<CUevent> events_;
   uint64_t start_ns_ = 0;
 };
