@@ -822,6 +822,9 @@ void Engine::StandIn() {
       Sleep(lock, before, {});
     } while (helping_ == 1);
     --helping_;
+    // Who came back passed by what this thread was polling, and what it waits for is not in their
+    // wait: as at the end of WaitUntil. The clock stands until they have been woken.
+    if (!pending_.empty()) session_->Ring(session_->self());
   }
 }
 

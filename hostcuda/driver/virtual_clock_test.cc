@@ -480,6 +480,51 @@ TEST_F(VirtualClockTest, SharedEventThatWasFreed_IsNoNumberOfALaterOne) {
   Table()->event_free(poller.event);
 }
 
+/// A task that is done once `ready`, of which another thread than the first takes long to see that
+/// it is not.
+struct SlowLook {
+  const std::thread::id first = std::this_thread::get_id();
+  std::atomic<bool> ready{false};
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool looks = false;
+};
+
+int PollSlowly(void* context, uint64_t, uint64_t*) {
+  auto* const look = static_cast<SlowLook*>(context);
+  const bool ready = look->ready;
+  if (!ready && std::this_thread::get_id() != look->first) {
+    {
+      std::lock_guard<std::mutex> lock(look->mutex);
+      look->looks = true;
+    }
+    look->changed.notify_one();
+    usleep(50'000);
+  }
+  return ready ? HOSTCUDA_TASK_DONE : HOSTCUDA_TASK_PENDING;
+}
+
+// The thread that stood in for this one was looking at the stream when this one came back, which
+// passed the stream by. Whatever happened after its look began has to be looked at again.
+TEST_F(VirtualClockTest, ThreadThatStoodIn_LeavesNothingUnseen) {
+  CUstream stream = NewStream(), other = NewStream();
+  SlowLook look;
+  Launch("k100", other);  // to what the clock would move on
+  ASSERT_EQ(Table()->stream_enqueue(stream, "wait", PollSlowly, nullptr, nullptr, &look),
+            CUDA_SUCCESS);
+  const uint64_t before = Now();
+  {
+    std::unique_lock<std::mutex> lock(look.mutex);
+    look.changed.wait(lock, [&] { return look.looks; });
+  }
+  look.ready = true;
+  Table()->doorbell_ring(Table()->doorbell_self());
+  hostcudaUncharged(1);
+  EXPECT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+  hostcudaUncharged(-1);
+  EXPECT_EQ(Now(), before);
+}
+
 // ---- jobs of several processes
 
 struct Job {
