@@ -122,7 +122,7 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=900, metavar="S", help="seconds a run may take")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the JSON here, e.g. bench/results/truth.json")
     options = parser.parse_args()
-    rows, load = [], os.getloadavg()[0]
+    rows, load, origin = [], os.getloadavg()[0], provenance()
     for world in options.world:
         runs = [run(options, world) for _ in range(options.runs)]
         repeats = len({one["sha256"] for one in runs}) == 1 if len(runs) > 1 else None
@@ -132,7 +132,7 @@ def main() -> int:
             f"{world} processes: {verdict}, {runs[0]['operations']:,} operations, steps of {', '.join(f'{ms:.6f}' for ms in runs[0]['step_ms'])} ms, "
             f"{', '.join(str(one['seconds']) for one in runs)} s, PSS at most {max(one['pss_peak_bytes'] for one in runs) / 1e9:.2f} GB"
         )
-    result = {"schema": SCHEMA, "benchmark": "truth", **provenance(), "load_average_before": round(load, 2), "steps": options.steps, "model": MODEL,
+    result = {"schema": SCHEMA, "benchmark": "truth", **origin, "load_average_before": round(load, 2), "steps": options.steps, "model": MODEL,
               "results": rows}  # fmt: skip
     if options.output:
         options.output.write_text(json.dumps(result, indent=1) + "\n")
