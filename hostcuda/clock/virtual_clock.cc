@@ -89,6 +89,12 @@ void ForgetEvent(ClockSegment* segment, uint32_t place) {
   segment->event_number[place] += kMaxClockEvents;
 }
 
+void ForgetEventsOf(ClockSegment* segment, uint32_t owner) {
+  for (uint32_t place = 0; place < segment->events_end; ++place) {
+    if (segment->event_owner[place] == owner + 1) ForgetEvent(segment, place);
+  }
+}
+
 VirtualClock::VirtualClock(JobPlace place, uint64_t report_after_ns)
     : place_(place), report_after_ns_(report_after_ns) {}
 
@@ -264,9 +270,7 @@ void VirtualClock::Remove(uint32_t index, Wakes& wakes) {
   member.outside = 0;
   member.polls_words = member.waits_outside = member.relooking = member.rung = false;
   s.deadline_ns[index] = s.turn_ns[index] = kNever;
-  for (uint32_t i = 0; i < s.events_end; ++i) {
-    if (s.event_owner[i] == index + 1) ForgetEvent(&s, i);
-  }
+  ForgetEventsOf(&s, index);
   uint32_t leader = index + 1;
   s.leader.compare_exchange_strong(leader, 0);
   if (s.active == 0) Advance(wakes);

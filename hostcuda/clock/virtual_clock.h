@@ -92,6 +92,7 @@ void InitializeClockSegment(ClockSegment* segment);
 uint32_t TakeEvent(ClockSegment* segment, uint32_t owner, uint32_t target);
 bool IsEvent(const ClockSegment& segment, uint32_t event);
 void ForgetEvent(ClockSegment* segment, uint32_t place);
+void ForgetEventsOf(ClockSegment* segment, uint32_t owner);
 
 class VirtualClock final : public JobClock {
  public:

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <climits>
 
+#include "hostcuda/clock/proc_state.h"
 #include "hostcuda/clock/virtual_clock.h"
 
 namespace hostcuda {
@@ -45,13 +46,27 @@ uint64_t WallClock::NowNs() const {
 void WallClock::Join(ClockSegment* segment, uint32_t index) {
   segment_ = segment;
   index_ = index;
+  const Locked locked(segment_);
+  ForgetEventsOf(segment_, index_);  // of who was here before, and was killed
+  ClockMember& self = segment_->members[index_];
+  self.pid = getpid();
+  self.start_time = ProcessStartTime(self.pid);
+  segment_->members_end = std::max(segment_->members_end, index_ + 1);
 }
 
 void WallClock::Leave() {
   if (segment_ == nullptr) return;
   const Locked locked(segment_);
-  for (uint32_t i = 0; i < segment_->events_end; ++i) {
-    if (segment_->event_owner[i] == index_ + 1) ForgetEvent(segment_, i);
+  ForgetEventsOf(segment_, index_);
+  segment_->members[index_].pid = 0;
+}
+
+void WallClock::ForgetTheDead() {
+  for (uint32_t i = 0; i < segment_->members_end; ++i) {
+    ClockMember& member = segment_->members[i];
+    if (member.pid == 0 || ProcessStartTime(member.pid) == member.start_time) continue;
+    ForgetEventsOf(segment_, i);
+    member.pid = 0;
   }
 }
 
@@ -108,6 +123,9 @@ void WallClock::Wake(uint32_t index) {
 uint32_t WallClock::NewEvent(uint32_t target) {
   if (segment_ == nullptr || target >= kMaxClockMembers) return kNoEvent;
   const Locked locked(segment_);
+  const uint32_t event = TakeEvent(segment_, index_, target);
+  if (event != kNoEvent) return event;
+  ForgetTheDead();
   return TakeEvent(segment_, index_, target);
 }
 

@@ -40,6 +40,8 @@ class WallClock final : public JobClock {
   /// Fires this process's events whose time has come. Returns when the next is due; 0 where one
   /// was.
   uint64_t FireDue();
+  /// Frees the events of processes that were killed. With the segment's mutex held.
+  void ForgetTheDead();
 
   const JobPlace place_;
   ClockSegment* segment_ = nullptr;

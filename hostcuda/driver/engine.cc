@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "hostcuda/clock/draw.h"
 #include "hostcuda/driver/context.h"
 #include "hostcuda/driver/options.h"
 #include "hostcuda/driver/session.h"
@@ -309,8 +310,7 @@ CUresult Engine::SubmitNothing(Stream& stream, const Label& given) {
     const CUresult begun = Begin(stream, given, &start);
     if (begun != CUDA_SUCCESS) return begun;
     if (start == Start::kIdle) {
-      ++stream.enqueued;
-      ++stream.completed;
+      Number(stream);
       return CUDA_SUCCESS;
     }
   }
@@ -349,11 +349,28 @@ CUresult Engine::SubmitWork(Stream& stream, const Label& given, std::shared_ptr<
     return CUDA_SUCCESS;
   }
   if (result < 0) Fail(stream, result);
-  ++stream.completed;
+  Finish(stream);
   AfterInline(stream);
   lock.unlock();
   work.reset();  // its release may be the caller's code: not under the lock
   return CUDA_SUCCESS;
+}
+
+void Engine::Finish(Stream& stream) {
+  ++stream.completed;
+  if (!timed_) return;
+  ++digest_.operations;
+  digest_.hash += Mix(Mix(Mix(stream.id) ^ stream.completed) ^ clock_.NowNs());
+}
+
+void Engine::Number(Stream& stream) {
+  ++stream.enqueued;
+  Finish(stream);
+}
+
+Engine::Digest Engine::digest() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return digest_;
 }
 
 void Engine::Complete(Event& event, uint64_t generation) {
@@ -382,6 +399,7 @@ CUresult Engine::Record(const EventRef& event, Stream& stream, bool external) {
     event->stream.reset();
     if ((event->flags & CU_EVENT_DISABLE_TIMING) == 0) event->time_ns = clock_.NowNs();
     event->busy_ns = stream.busy_ns;
+    Number(stream);
     return CUDA_SUCCESS;
   }
   QueueEntry entry;
@@ -401,15 +419,14 @@ CUresult Engine::WaitEvent(Stream& stream, Event& event, bool external) {
   if (begun != CUDA_SUCCESS) return begun;
   if (start == Start::kCaptured || event.capture != nullptr)
     return CaptureWait(stream, event, external);
-  if (event.stream == nullptr || event.stream.get() == &stream) return CUDA_SUCCESS;
   const Point point{event.stream, event.sequence};
-  if (Reached(point)) {
-    event.stream.reset();
-    return CUDA_SUCCESS;
-  }
+  if (event.stream != nullptr && Reached(point)) event.stream.reset();
+  const bool waits = event.stream != nullptr && event.stream.get() != &stream;
+  if (!waits && start == Start::kIdle) Number(stream);
+  if (!waits && (start == Start::kIdle || !timed_)) return CUDA_SUCCESS;
   QueueEntry entry;
   CollectWaits(stream, entry.waits);
-  entry.waits.push_back(point);
+  if (waits) entry.waits.push_back(point);
   Push(stream, std::move(entry));
   return CUDA_SUCCESS;
 }
@@ -687,7 +704,7 @@ bool Engine::RunQueue(Stream& stream, std::unique_lock<std::mutex>& lock) {
     }
     QueueEntry finished = std::move(stream.queue.front());
     stream.queue.pop_front();
-    ++stream.completed;
+    Finish(stream);
     if (finished.label.type == CU_GRAPH_NODE_TYPE_GRAPH && finished.started_ns != 0) {
       stream.busy_ns += clock_.NowNs() - finished.started_ns;
     } else {
@@ -805,6 +822,9 @@ void Engine::StandIn() {
       Sleep(lock, before, {});
     } while (helping_ == 1);
     --helping_;
+    // Who came back passed by what this thread was polling, and what it waits for is not in their
+    // wait: as at the end of WaitUntil. The clock stands until they have been woken.
+    if (!pending_.empty()) session_->Ring(session_->self());
   }
 }
 

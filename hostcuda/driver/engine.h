@@ -163,6 +163,8 @@ struct Stream : std::enable_shared_from_this<Stream> {
   bool listed = false;     // in Engine::pending_
   bool counted = false;    // in Context::busy_blocking
   bool destroyed = false;  // its handle is gone; forgotten when its work is done
+  // Operations are numbered as the program submits them, those that had nothing to wait for too:
+  // what is drawn for a number must not depend on who came first.
   uint64_t enqueued = 0, completed = 0;
   uint64_t busy_ns = 0;  // what the completed operations took, on the virtual clock
   uint64_t asked = 0;    // operations up to this one are not waited for by queries any more
@@ -245,6 +247,13 @@ class Engine {
   uint64_t Drawn(uint64_t duration_ns, const Stream& stream, uint64_t sequence,
                  uint64_t part) const;
 
+  /// How many operations the streams have done, and a hash of when each of them ended, in whatever
+  /// order they were seen to. Not on the free clock.
+  struct Digest {
+    uint64_t operations = 0, hash = 0;
+  };
+  Digest digest();
+
   HostcudaActivityObserver SetObserver(HostcudaActivityObserver observer) {
     return observer_.exchange(observer);
   }
@@ -269,6 +278,10 @@ class Engine {
   void SetBusy(Stream& stream);
   void SetIdle(Stream& stream);
   void Complete(Event& event, uint64_t generation);
+  /// Counts the stream's oldest operation as done.
+  void Finish(Stream& stream);
+  /// Numbers an operation of an idle stream that has nothing to do.
+  void Number(Stream& stream);
   void Requeue(Stream& stream, const Label& label, const PollState& state,
                std::shared_ptr<Work> work);
   void AfterInline(Stream& stream);
@@ -320,6 +333,7 @@ class Engine {
   int helping_ = 0;  // threads inside synchronizing calls: they do the progress thread's work
   bool progress_thread_ = false;
   uint64_t last_progress_ns_ = 0;
+  Digest digest_;
   uint64_t next_stream_id_ = 1;
   std::atomic<HostcudaActivityObserver> observer_{nullptr};
   mutable std::atomic<uint32_t> next_correlation_{1};
@@ -373,7 +387,7 @@ CUresult Engine::Submit(Stream& stream, const Label& given, Function function) {
     return CUDA_SUCCESS;
   }
   if (result < 0) Fail(stream, result);
-  ++stream.completed;
+  Finish(stream);
   AfterInline(stream);
   return CUDA_SUCCESS;
 }

@@ -82,6 +82,13 @@ const Option kOptions[] = {
        o.times = text;
        return true;
      }},
+    {"HOSTCUDA_TIMES_DIGEST", "a file",
+     "virtual clock: at its exit each process adds a line to it: which process it is, how many "
+     "operations its streams did, and a hash of when each of them ended",
+     [](const char* text, DriverOptions& o) {
+       o.times_digest = text;
+       return true;
+     }},
     {"HOSTCUDA_PROCESS",
      "a number from 0 (default: RANK, OMPI_COMM_WORLD_RANK, SLURM_PROCID, PMI_RANK, else the order "
      "of starting)",

@@ -28,6 +28,7 @@ struct DriverOptions {
   uint64_t copy_limit_bytes = 1u << 20;          // HOSTCUDA_COPY_LIMIT
   std::string session;                           // HOSTCUDA_SESSION
   std::string times;                             // HOSTCUDA_TIMES
+  std::string times_digest;                      // HOSTCUDA_TIMES_DIGEST
 };
 
 /// The process's options.

@@ -12,26 +12,20 @@
 #include <thread>
 #include <vector>
 
+#include "hostcuda/driver/testing/driver_test.h"
 #include "hostcuda/driver/testing/roles.h"
-#include "hostcuda/internal_table.h"
 
 namespace {
 
+using hostcuda::testing::DriverTest;
 using hostcuda::testing::RegisterRole;
 using hostcuda::testing::Role;
+using hostcuda::testing::Table;
 
-const HostcudaTable* Table() {
-  const void* table = nullptr;
-  EXPECT_EQ(cuGetExportTable(&table, &kHostcudaTableUuid), CUDA_SUCCESS);
-  return static_cast<const HostcudaTable*>(table);
-}
-
-class StreamTest : public ::testing::Test {
+class StreamTest : public DriverTest {
  protected:
   void SetUp() override {
-    ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
-    ASSERT_EQ(cuDevicePrimaryCtxRetain(&context_, 0), CUDA_SUCCESS);
-    ASSERT_EQ(cuCtxSetCurrent(context_), CUDA_SUCCESS);
+    DriverTest::SetUp();
     ASSERT_EQ(cuMemHostAlloc(reinterpret_cast<void**>(&word_), 4096, 0), CUDA_SUCCESS);
     *word_ = 0;
   }
@@ -39,17 +33,7 @@ class StreamTest : public ::testing::Test {
     Release();
     ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
     ASSERT_EQ(cuMemFreeHost(word_), CUDA_SUCCESS);
-    ASSERT_EQ(cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
-  }
-  CUstream NewStream(unsigned flags = CU_STREAM_NON_BLOCKING) {
-    CUstream stream = nullptr;
-    EXPECT_EQ(cuStreamCreate(&stream, flags), CUDA_SUCCESS);
-    return stream;
-  }
-  CUevent NewEvent(unsigned flags = 0) {
-    CUevent event = nullptr;
-    EXPECT_EQ(cuEventCreate(&event, flags), CUDA_SUCCESS);
-    return event;
+    DriverTest::TearDown();
   }
   CUdeviceptr Word() const { return reinterpret_cast<CUdeviceptr>(word_); }
   /// Holds `stream` until Release().
@@ -82,7 +66,6 @@ class StreamTest : public ::testing::Test {
     StreamTest* test;
     int value;
   };
-  CUcontext context_ = nullptr;
   uint32_t* word_ = nullptr;
   std::mutex mutex_;
   std::vector<int> order_;

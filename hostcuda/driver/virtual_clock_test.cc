@@ -25,14 +25,16 @@
 #include <utility>
 #include <vector>
 
+#include "hostcuda/driver/testing/driver_test.h"
 #include "hostcuda/driver/testing/roles.h"
 #include "hostcuda/hostcuda.h"
-#include "hostcuda/internal_table.h"
 
 namespace {
 
+using hostcuda::testing::DriverTest;
 using hostcuda::testing::RegisterRole;
 using hostcuda::testing::Role;
+using hostcuda::testing::Table;
 
 // All tests and roles of this binary; see main.
 constexpr uint64_t kLaunchNs = 4000, kCopyNs = 5000, kEventNs = 1000, kSyncNs = 2000,
@@ -50,46 +52,17 @@ constexpr char kTimes[] = R"({
   "host_ns": {"launch": 4000, "copy": 5000, "event": 1000, "sync": 2000, "query": 1000, "communication": 0}
 })";
 
-const HostcudaTable* Table() {
-  const void* table = nullptr;
-  EXPECT_EQ(cuGetExportTable(&table, &kHostcudaTableUuid), CUDA_SUCCESS);
-  return static_cast<const HostcudaTable*>(table);
-}
-
-class VirtualClockTest : public ::testing::Test {
+class VirtualClockTest : public DriverTest {
  protected:
   void SetUp() override {
-    ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
-    ASSERT_EQ(cuDevicePrimaryCtxRetain(&context_, 0), CUDA_SUCCESS);
-    ASSERT_EQ(cuCtxSetCurrent(context_), CUDA_SUCCESS);
-    ASSERT_EQ(cuModuleLoadData(&module_, "hostcuda-image-1"), CUDA_SUCCESS);
+    DriverTest::SetUp();
     start_ns_ = hostcudaNow();
   }
   void TearDown() override {
-    EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+    DriverTest::TearDown();
     for (CUevent event : events_) cuEventDestroy(event);
-    EXPECT_EQ(cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
   }
-  CUstream NewStream() {
-    CUstream stream = nullptr;
-    EXPECT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
-    return stream;
-  }
-  CUevent NewEvent() {
-    CUevent event = nullptr;
-    EXPECT_EQ(cuEventCreate(&event, 0), CUDA_SUCCESS);
-    events_.push_back(event);
-    return event;
-  }
-  CUfunction Kernel(const char* name) {
-    CUfunction kernel = nullptr;
-    EXPECT_EQ(cuModuleGetFunction(&kernel, module_, name), CUDA_SUCCESS);
-    return kernel;
-  }
-  void Launch(const char* name, CUstream stream, unsigned grid = 1, unsigned block = 32) {
-    EXPECT_EQ(cuLaunchKernel(Kernel(name), grid, 1, 1, block, 1, 1, 0, stream, nullptr, nullptr),
-              CUDA_SUCCESS);
-  }
+  CUevent NewEvent() { return events_.emplace_back(DriverTest::NewEvent()); }
   /// Nanoseconds since the test began.
   uint64_t Now() const { return hostcudaNow() - start_ns_; }
   static double ElapsedNs(CUevent from, CUevent to) {
@@ -98,8 +71,6 @@ class VirtualClockTest : public ::testing::Test {
     return std::round(static_cast<double>(milliseconds) * 1e6);
   }
 
-  CUcontext context_ = nullptr;
-  CUmodule module_ = nullptr;
   std::vector<CUevent> events_;
   uint64_t start_ns_ = 0;
 };
@@ -509,6 +480,51 @@ TEST_F(VirtualClockTest, SharedEventThatWasFreed_IsNoNumberOfALaterOne) {
   Table()->event_free(poller.event);
 }
 
+/// A task that is done once `ready`, of which another thread than the first takes long to see that
+/// it is not.
+struct SlowLook {
+  const std::thread::id first = std::this_thread::get_id();
+  std::atomic<bool> ready{false};
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool looks = false;
+};
+
+int PollSlowly(void* context, uint64_t, uint64_t*) {
+  auto* const look = static_cast<SlowLook*>(context);
+  const bool ready = look->ready;
+  if (!ready && std::this_thread::get_id() != look->first) {
+    {
+      std::lock_guard<std::mutex> lock(look->mutex);
+      look->looks = true;
+    }
+    look->changed.notify_one();
+    usleep(50'000);
+  }
+  return ready ? HOSTCUDA_TASK_DONE : HOSTCUDA_TASK_PENDING;
+}
+
+// The thread that stood in for this one was looking at the stream when this one came back, which
+// passed the stream by. Whatever happened after its look began has to be looked at again.
+TEST_F(VirtualClockTest, ThreadThatStoodIn_LeavesNothingUnseen) {
+  CUstream stream = NewStream(), other = NewStream();
+  SlowLook look;
+  Launch("k100", other);  // to what the clock would move on
+  ASSERT_EQ(Table()->stream_enqueue(stream, "wait", PollSlowly, nullptr, nullptr, &look),
+            CUDA_SUCCESS);
+  const uint64_t before = Now();
+  {
+    std::unique_lock<std::mutex> lock(look.mutex);
+    look.changed.wait(lock, [&] { return look.looks; });
+  }
+  look.ready = true;
+  Table()->doorbell_ring(Table()->doorbell_self());
+  hostcudaUncharged(1);
+  EXPECT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+  hostcudaUncharged(-1);
+  EXPECT_EQ(Now(), before);
+}
+
 // ---- jobs of several processes
 
 struct Job {
@@ -611,10 +627,11 @@ class Rank {
         cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
       _exit(91);
   }
-  void Launch(const char* name) {
+  void Launch(const char* name) { Launch(name, stream); }
+  void Launch(const char* name, CUstream on) {
     CUfunction kernel = nullptr;
     cuModuleGetFunction(&kernel, module_, name);
-    if (cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, nullptr, nullptr) != CUDA_SUCCESS)
+    if (cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, on, nullptr, nullptr) != CUDA_SUCCESS)
       _exit(92);
   }
   uint32_t* Word(int rank) const { return words_ + rank * kWordStride; }
@@ -769,6 +786,52 @@ TEST(VirtualClockJobTest, SameJobTwice_HasTheSameTimesToTheNanosecond) {
   for (const auto& times : first) EXPECT_EQ(times.size(), 21u);
   unlink(one.c_str());
   unlink(two.c_str());
+}
+
+/// At one time rank 1 ends what a stream of rank 0 waits for, and rank 0 has another stream wait
+/// for it. Who of them comes first does not show on the clock.
+int RankAtOneTime(int in, int out, bool end_comes_first) {
+  constexpr uint64_t kAtNs = 1'000'000;
+  Rank rank(in, out);
+  if (rank.job.rank == 1) {
+    hostcudaHostTime(kAtNs - Rank::Now());
+    if (!end_comes_first) usleep(20'000);
+    __atomic_store_n(rank.Word(0), 1, __ATOMIC_SEQ_CST);
+    return 0;
+  }
+  CUstream other = nullptr;
+  CUevent event = nullptr;
+  cuStreamCreate(&other, CU_STREAM_NON_BLOCKING);
+  cuEventCreate(&event, 0);
+  rank.Await(0, 1);
+  cuEventRecord(event, rank.stream);
+  hostcudaHostTime(kAtNs - Rank::Now());
+  hostcudaUncharged(1);
+  if (end_comes_first) cuEventSynchronize(event);
+  cuStreamWaitEvent(other, event, 0);
+  cuEventRecord(event, other);
+  hostcudaUncharged(-1);
+  for (int i = 0; i < 3; ++i) rank.Launch("k100", other);
+  cuStreamSynchronize(other);
+  rank.Tell(Rank::Now());
+  cuEventDestroy(event);
+  return 0;
+}
+const RegisterRole kEndComesFirst("end_comes_first",
+                                  [](int in, int out) { return RankAtOneTime(in, out, true); });
+const RegisterRole kWaitComesFirst("wait_comes_first",
+                                   [](int in, int out) { return RankAtOneTime(in, out, false); });
+
+TEST(VirtualClockJobTest, WhatIsDrawn_DoesNotDependOnWhoComesFirstAtATime) {
+  const std::string times = WithJitter(0.2, 1);
+  const auto run = [&](const char* role) {
+    RunningJob job(role, 2, times.c_str());
+    return job.StartAll().AllTimes();
+  };
+  const auto first = run("end_comes_first");
+  EXPECT_EQ(first[0].size(), 1u);
+  EXPECT_EQ(run("wait_comes_first"), first);
+  unlink(times.c_str());
 }
 
 int LateStarter(int in, int out) {

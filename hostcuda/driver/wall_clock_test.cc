@@ -8,47 +8,30 @@
 #include <cstdlib>
 #include <thread>
 
+#include "hostcuda/driver/testing/driver_test.h"
 #include "hostcuda/hostcuda.h"
-#include "hostcuda/internal_table.h"
 
 namespace {
 
+using hostcuda::testing::DriverTest;
+using hostcuda::testing::Table;
+
 constexpr uint64_t kKernelNs = 5'000'000;
 
-const HostcudaTable* Table() {
-  const void* table = nullptr;
-  EXPECT_EQ(cuGetExportTable(&table, &kHostcudaTableUuid), CUDA_SUCCESS);
-  return static_cast<const HostcudaTable*>(table);
-}
-
-class WallClockTest : public ::testing::Test {
+class WallClockTest : public DriverTest {
  protected:
   void SetUp() override {
-    ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
-    ASSERT_EQ(cuDevicePrimaryCtxRetain(&context_, 0), CUDA_SUCCESS);
-    ASSERT_EQ(cuCtxSetCurrent(context_), CUDA_SUCCESS);
-    ASSERT_EQ(cuModuleLoadData(&module_, "hostcuda-image-1"), CUDA_SUCCESS);
-    ASSERT_EQ(cuModuleGetFunction(&kernel_, module_, "k"), CUDA_SUCCESS);
+    DriverTest::SetUp();
     ASSERT_EQ(hostcudaRegisterKernelTime("k", kKernelNs, nullptr), 0);
-    for (CUstream* stream : {&one_, &other_})
-      ASSERT_EQ(cuStreamCreate(stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
-    for (CUevent* event : {&start_, &end_}) ASSERT_EQ(cuEventCreate(event, 0), CUDA_SUCCESS);
+    for (CUstream* stream : {&one_, &other_}) *stream = NewStream();
+    for (CUevent* event : {&start_, &end_}) *event = NewEvent();
   }
   void TearDown() override {
-    EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+    DriverTest::TearDown();
     for (CUevent event : {start_, end_}) EXPECT_EQ(cuEventDestroy(event), CUDA_SUCCESS);
-    for (CUstream stream : {one_, other_}) EXPECT_EQ(cuStreamDestroy(stream), CUDA_SUCCESS);
-    EXPECT_EQ(cuModuleUnload(module_), CUDA_SUCCESS);
-    EXPECT_EQ(cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
   }
-  void Launch(CUstream stream) {
-    EXPECT_EQ(cuLaunchKernel(kernel_, 1, 1, 1, 32, 1, 1, 0, stream, nullptr, nullptr),
-              CUDA_SUCCESS);
-  }
+  void Launch(CUstream stream) { DriverTest::Launch("k", stream); }
 
-  CUcontext context_ = nullptr;
-  CUmodule module_ = nullptr;
-  CUfunction kernel_ = nullptr;
   CUstream one_ = nullptr, other_ = nullptr;
   CUevent start_ = nullptr, end_ = nullptr;
 };

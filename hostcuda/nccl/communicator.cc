@@ -64,7 +64,8 @@ Communicator::Communicator(const CommunicatorOptions& options, std::unique_ptr<S
       rank_(segment_->rank()),
       ranks_(segment_->ranks()),
       inputs_(ranks_),
-      scalars_(ranks_) {
+      scalars_(ranks_),
+      slots_(&segment_->self().message_slots) {
   if (!platform_.takes_time()) return;
   const MemberIdentity& first = segment_->member(0).identity;
   number_ = uint64_t{first.place.node} << 48 | uint64_t{first.place.gpu} << 32 | first.communicator;

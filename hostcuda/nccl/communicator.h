@@ -175,14 +175,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool TakeEarlyChunks(int from);
   bool SendEarly(int to, const OutgoingMessage& message);
   bool Moves(uint64_t bytes);
-  int FreeSlot();
-  uint64_t FreeEarlySlots();
+  uint64_t FreeEarlySlots() const;
   void BeginMessages();
   uint64_t Pieces(uint64_t bytes) const;
-  uint64_t EarlySlotsInUse() const;
-  uint64_t EarlySlotsFreedNow() const;
-  void TakeSlot(uint32_t slot, bool early);
-  void FreedNow(uint64_t slots);
   void WriteChunk(const Operation& op, uint64_t offset, Letter* letter);
   bool OffTheClock() const;
   bool AdvanceFlow();
@@ -236,7 +231,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::unordered_map<int, Peer> peers_;
   std::deque<std::pair<int, Letter>> letters_;  // to be posted, with their destination
   std::set<int> sendable_;                      // peers with a send that may be written
-  std::array<bool, kMessageSlots> slot_is_early_{};
+  MessageSlots slots_;
   uint64_t mailbox_head_ = 0;
   uint64_t messages_left_ = 0;
 
@@ -249,9 +244,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::vector<OwnFlow> outgoing_;
   std::vector<Arrival> arrivals_;
   std::vector<uint32_t> free_events_;
-  uint64_t reserved_slots_ = 0;  // of messages that have begun early
-  uint64_t freed_now_ = 0;       // early slots that came free at freed_ns_ and show it no more
-  uint64_t freed_ns_ = 0;
   std::vector<Place> places_;
   std::map<std::pair<OpKind, int>, std::vector<LinkPattern>> patterns_;  // by kind and root
 

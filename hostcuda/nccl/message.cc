@@ -96,9 +96,7 @@ bool Communicator::TakeChunk(const Letter& letter) {
                   segment_->MessageSlot(from, letter.slot), letter.bytes);
     }
     message.offset += letter.bytes;
-    Member& sender = segment_->member(from);
-    sender.message_slot_freed_ns[letter.slot].store(now_ns_, std::memory_order_relaxed);
-    sender.message_slot_busy[letter.slot].store(0, std::memory_order_release);
+    segment_->member(from).message_slots.Free(letter.slot, now_ns_);
     Ring(from);
   }
   if (letter.last != 0) {
@@ -126,25 +124,10 @@ bool Communicator::Moves(uint64_t bytes) {
   return bytes != 0 && bytes <= segment_->header().exact_bytes.load(std::memory_order_relaxed);
 }
 
-int Communicator::FreeSlot() {
-  auto& busy = segment_->self().message_slot_busy;
-  const auto* slot = std::find_if(std::begin(busy), std::end(busy), [](auto& flag) {
-    return flag.load(std::memory_order_acquire) == 0;
-  });
-  return slot == std::end(busy) ? -1 : static_cast<int>(slot - std::begin(busy));
-}
-
-uint64_t Communicator::FreeEarlySlots() {
-  uint64_t free = 0, early = 0;
-  for (uint32_t slot = 0; slot < kMessageSlots; ++slot) {
-    if (segment_->self().message_slot_busy[slot].load(std::memory_order_acquire) == 0) {
-      ++free;
-    } else if (slot_is_early_[slot]) {
-      ++early;
-    }
-  }
+uint64_t Communicator::FreeEarlySlots() const {
+  const uint64_t free = slots_.FreeSlots();
   if (platform_.takes_time()) return free;  // BeginMessages has counted
-  return std::min<uint64_t>(free, kEarlySlots - early);
+  return std::min<uint64_t>(free, kEarlySlots - slots_.EarlyBusy());
 }
 
 void Communicator::WriteChunk(const Operation& op, uint64_t offset, Letter* letter) {
@@ -163,37 +146,6 @@ uint64_t Communicator::Pieces(uint64_t bytes) const {
   return std::max<uint64_t>((bytes + piece - 1) / piece, 1);
 }
 
-void Communicator::TakeSlot(uint32_t slot, bool early) {
-  Member& self = segment_->self();
-  if (slot_is_early_[slot] && self.message_slot_freed_ns[slot].load() == now_ns_) FreedNow(1);
-  self.message_slot_busy[slot].store(1, std::memory_order_relaxed);
-  slot_is_early_[slot] = early;
-}
-
-void Communicator::FreedNow(uint64_t slots) {
-  if (freed_ns_ != now_ns_) freed_now_ = 0;
-  freed_ns_ = now_ns_;
-  freed_now_ += slots;
-}
-
-uint64_t Communicator::EarlySlotsFreedNow() const {
-  uint64_t freed = freed_ns_ == now_ns_ ? freed_now_ : 0;
-  const Member& self = segment_->member(rank_);
-  for (uint32_t slot = 0; slot < kMessageSlots; ++slot) {
-    freed += slot_is_early_[slot] && self.message_slot_busy[slot].load() == 0 &&
-             self.message_slot_freed_ns[slot].load() == now_ns_;
-  }
-  return freed;
-}
-
-uint64_t Communicator::EarlySlotsInUse() const {
-  uint64_t used = reserved_slots_ + EarlySlotsFreedNow();
-  const Member& self = segment_->member(rank_);
-  for (uint32_t slot = 0; slot < kMessageSlots; ++slot)
-    used += slot_is_early_[slot] && self.message_slot_busy[slot].load() != 0;
-  return used;
-}
-
 // On the virtual clock: begins the flows of messages whose receivers have come, and of those that
 // may be sent early. What is decided must not depend on who came first at this time. So room that
 // came free at this time does not count yet, but a nanosecond later; and a message whose receiver
@@ -206,12 +158,12 @@ void Communicator::BeginMessages() {
       OutgoingMessage& message = peer.sends[i];
       if (message.begun) continue;
       const uint64_t bytes = message.op->count * ElementBytes(message.op->type);
-      const bool fits = EarlySlotsInUse() + Pieces(bytes) <= kEarlySlots;
+      const bool fits = slots_.EarlyInUse(now_ns_) + Pieces(bytes) <= kEarlySlots;
       if (i < peer.ready.size()) {
-        if (fits && peer.ready[i].posted_ns == now_ns_) FreedNow(Pieces(bytes));
+        if (fits && peer.ready[i].posted_ns == now_ns_) slots_.CountAsFreed(Pieces(bytes), now_ns_);
       } else if (fits) {
         message.reserved = Pieces(bytes);
-        reserved_slots_ += message.reserved;
+        slots_.Reserve(message.reserved);
       } else {
         waits = true;
         break;
@@ -220,7 +172,7 @@ void Communicator::BeginMessages() {
       message.flow = BeginMessageFlow(to, bytes);
     }
   }
-  if (waits && EarlySlotsFreedNow() != 0) flow_wake_ns_ = std::min(flow_wake_ns_, now_ns_ + 1);
+  if (waits && slots_.EarlyFreedAt(now_ns_)) flow_wake_ns_ = std::min(flow_wake_ns_, now_ns_ + 1);
 }
 
 bool Communicator::SendEarly(int to, const OutgoingMessage& message) {
@@ -228,9 +180,9 @@ bool Communicator::SendEarly(int to, const OutgoingMessage& message) {
   const uint64_t bytes = op.count * ElementBytes(op.type), piece = segment_->slot_bytes();
   const uint64_t pieces = Pieces(bytes);
   if (pieces > FreeEarlySlots()) return false;
-  reserved_slots_ -= message.reserved;
+  slots_.EndReservation(message.reserved);
   for (uint64_t i = 0; i < pieces; ++i) {
-    const auto slot = static_cast<uint32_t>(FreeSlot());
+    const auto slot = static_cast<uint32_t>(slots_.Free());
     Letter letter{.kind = LetterKind::kChunk,
                   .from = static_cast<uint32_t>(rank_),
                   .count = op.count,
@@ -244,7 +196,7 @@ bool Communicator::SendEarly(int to, const OutgoingMessage& message) {
       WriteChunk(op, i * piece, &letter);
       if (!segment_->Failure().ok()) return true;
     }
-    TakeSlot(slot, true);
+    slots_.Take(slot, true, now_ns_);
     letters_.emplace_back(to, letter);
   }
   ++peers_[to].unannounced;
@@ -292,18 +244,18 @@ bool Communicator::SendChunks() {
     }
     const uint64_t bytes = op.count * ElementBytes(op.type);
     if (Moves(bytes)) {
-      const int slot = FreeSlot();
+      const int slot = slots_.Free();
       if (slot < 0) return sent;
       letter.slot = static_cast<uint32_t>(slot);
       WriteChunk(op, message.offset, &letter);
       if (!segment_->Failure().ok()) return true;
-      TakeSlot(letter.slot, false);
+      slots_.Take(letter.slot, false, now_ns_);
       message.offset += letter.bytes;
       letter.last = message.offset == bytes ? 1 : 0;
     }
     if (message.reserved != 0) {  // its receiver came at the same time
-      reserved_slots_ -= message.reserved;
-      FreedNow(message.reserved);
+      slots_.EndReservation(message.reserved);
+      slots_.CountAsFreed(message.reserved, now_ns_);
       message.reserved = 0;
     }
     letters_.emplace_back(to, letter);

@@ -31,6 +31,7 @@
 
 #include "hostcuda/nccl/link_topology.h"
 #include "hostcuda/nccl/mailbox.h"
+#include "hostcuda/nccl/message_slots.h"
 #include "hostcuda/nccl/operation.h"
 #include "hostcuda/nccl/status.h"
 
@@ -38,10 +39,6 @@ namespace hostnccl {
 
 inline constexpr int kMaxRanks = 4096;
 inline constexpr uint32_t kStepSlots = 4;
-inline constexpr uint32_t kMessageSlots = 16;
-// Slots of a rank that hold messages whose receives have not come: 4 MiB, the size of NCCL's FIFOs.
-// The rest stays free for messages that somebody waits for.
-inline constexpr uint32_t kEarlySlots = 8;
 inline constexpr uint64_t kMailboxCells = 256;
 inline constexpr uint64_t kMovesEverything = UINT64_MAX;
 
@@ -86,10 +83,8 @@ struct alignas(64) Member {
 
   alignas(64) SplitChoice split[2];  // of split k at [k % 2]
 
-  alignas(64) std::atomic<uint64_t> mailbox_tail;                      // written by producers
-  alignas(64) std::atomic<uint32_t> message_slot_busy[kMessageSlots];  // cleared by receivers
-  std::atomic<uint64_t>
-      message_slot_freed_ns[kMessageSlots];  // when they did, on the virtual clock
+  alignas(64) std::atomic<uint64_t> mailbox_tail;  // written by producers
+  alignas(64) SlotFlags message_slots;             // freed by receivers
 };
 
 static_assert(sizeof(Member) <= 1024);
