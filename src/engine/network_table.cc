@@ -14,6 +14,8 @@ using trace::CommOp;
 constexpr double kQuickFactor = 1.25, kDenseFactor = 16;
 // So many bytes that latencies do not matter.
 constexpr double kFull = 1e15;
+// A link that a byte crosses is shared, however little of it that takes.
+constexpr double kLeastShare = 1.0 / kWholeLink;
 
 bool SameGroup(const Placement& x, const Placement& y) {
   return x.ranks == y.ranks && x.nodes == y.nodes &&
@@ -169,10 +171,12 @@ std::optional<NetworkTime> NetworkTable::TimeOf(const Gpu& gpu, CommOp op, uint3
         // Where the curve is steeper than the model something else is busier, such as a spine.
         const double steeper = At(curve, INFINITY).ns_per_byte * kFull / full.busiest_ns();
         const double busy = std::min(1.0, value.ns_per_byte * size / value.ns);
-        if (e.busiest_ns() > 0) {
-          time.port = busy * e.port_ns / e.busiest_ns() / std::max(1.0, steeper);
-          time.nic = busy * e.nic_ns / e.busiest_ns() / std::max(1.0, steeper);
-        }
+        const auto share = [&](double ns) {
+          return ns > 0 ? std::max(kLeastShare, busy * ns / e.busiest_ns() / std::max(1.0, steeper))
+                        : 0;
+        };
+        time.port = share(e.port_ns);
+        time.nic = share(e.nic_ns);
       }
       return time;
     }
@@ -202,8 +206,8 @@ std::optional<NetworkTime> NetworkTable::TimeOf(const Gpu& gpu, CommOp op, uint3
   NetworkTime time{std::llround(ns), TimeSource::kInterpolated};
   if (links_.has_value() && links_->Knows(at)) {
     const LinkModel::Estimate e = links_->Of(op, static_cast<double>(bytes), at);
-    time.port = e.port_ns / e.ns;
-    time.nic = e.nic_ns / e.ns;
+    time.port = e.port_ns > 0 ? std::max(kLeastShare, e.port_ns / e.ns) : 0;
+    time.nic = e.nic_ns > 0 ? std::max(kLeastShare, e.nic_ns / e.ns) : 0;
   }
   return time;
 }

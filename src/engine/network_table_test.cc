@@ -404,6 +404,31 @@ TEST(NetworkTableTest, OtherGroupsFollowFromTheMachinesOwnLinks) {
   }
 }
 
+// A clock tells small sizes of a curve apart by nothing: their bytes cross the links all the same,
+// and are held up by what is there.
+TEST(NetworkTableTest, WhatCrossesALinkHasAShareOfIt) {
+  NetworkProfile profile;
+  profile.links = NetworkLinks{1000, {}};
+  const auto add = [&](CommOp op, const Placement& at, uint64_t bytes, int64_t ns) {
+    profile.entries.push_back(Entry(op, std::nullopt, at, bytes, static_cast<double>(ns)));
+  };
+  for (uint64_t bytes = 4; bytes <= 4 * kMiB; bytes *= 4) {
+    const auto b = static_cast<int64_t>(bytes);
+    add(CommOp::kSend, OnNode(2), bytes, 5'000 + b / 200);
+    add(CommOp::kAllGather, OnNode(4), bytes, 9'000 + 3 * b / 200);
+  }
+  const NetworkTable table(profile);
+  // As measured, between measured sizes, told from a smaller group.
+  for (const auto& [ranks, bytes] : {std::pair{4u, 4}, {4u, 6}, {8u, 4}}) {
+    const auto time = table.TimeOf(H200(), CommOp::kAllGather, kInt8, bytes, OnNode(ranks));
+    ASSERT_TRUE(time.has_value());
+    EXPECT_GT(time->port, 0) << ranks << " " << bytes;
+    EXPECT_LT(time->port, 1e-4) << ranks << " " << bytes;
+    EXPECT_GE(std::llround(time->port * kWholeLink), 1) << ranks << " " << bytes;
+    EXPECT_EQ(time->nic, 0);
+  }
+}
+
 // Two nodes of two GPUs that share a NIC.
 TEST_F(NetworkDurationsTest, MembersAddTheirLinksOnceAndSendersThoseOfTheirMessages) {
   NetworkProfile profile = Curves({{CommOp::kAllReduce, {4, 2, 2}, 30'000, 0.1},
