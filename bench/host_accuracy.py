@@ -243,7 +243,7 @@ def predict_case(runner: Runner, case: Case, steps: int) -> dict:
     network = folder / "netprofile.json"
     if not network.exists():
         nodes = min(case.nodes, max(PROFILED_RANKS // case.per_node, 1))
-        repeats = 7 if case.link_jitter > 0 else 1
+        repeats = 20 if case.link_jitter > 0 else 1
         runner.run(
             [runner.prism, "netprofile", "--device", "host", "--ranks", nodes * case.per_node, "--nodes", nodes, "--groups",
              ",".join(group for group in case.groups() if int(group.partition("x")[0]) <= nodes), "--types", "bf16,fp32",

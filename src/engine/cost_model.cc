@@ -499,7 +499,8 @@ Durations CostModel::DurationsOf(const graph::Graph& graph, const Factors& facto
           links->AddMessage(rank.rank, peer, time, &d.shares);
       }
       calls.push_back({scaled(time.ns, time.source, factors.communication), time.source,
-                       first_share, static_cast<uint32_t>(d.shares.size()) - first_share});
+                       first_share, static_cast<uint32_t>(d.shares.size()) - first_share,
+                       time.spread, time.doubt, time.figure});
     }
     d.calls.push_back(std::move(calls));
   }

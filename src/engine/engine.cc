@@ -31,6 +31,13 @@ uint64_t SplitMix(uint64_t x) {
   return x ^ x >> 31;
 }
 
+/// From a standard normal distribution; same key, same number.
+double Normal(uint64_t key) {
+  const double u1 = (static_cast<double>(key >> 11) + 0.5) * 0x1p-53;
+  const double u2 = static_cast<double>(SplitMix(key) >> 11) * 0x1p-53;
+  return std::sqrt(-2 * std::log(u1)) * std::cos(2 * std::numbers::pi * u2);
+}
+
 int64_t Scaled(int64_t ns, double factor) {
   return factor == 1 ? ns : std::llround(static_cast<double>(ns) * factor);
 }
@@ -233,6 +240,28 @@ class Evaluation {
     return options_.draw->Draw(graph_.ranks[s.rank].rank, options_.iteration,
                                id - first_sequence_[s.rank], op, ns, source);
   }
+  /// Where the members of a collective, or the two ends of a message, meet.
+  MeetingPlace& PlaceOf(const Rank& rank, uint32_t call) {
+    const uint32_t channel = rank.channel[call];
+    return channel != kNone ? channels_[channel]
+                            : comms_[rank.comm[graph_.program_of(rank).calls[call].participant]];
+  }
+  /// What a call takes that is not measured: the same for all that meet there.
+  int64_t CallNs(const Rank& rank, uint32_t number, uint32_t sequence, const CallTime& call) const {
+    double log = 0;
+    if (call.spread > 0) {
+      const uint32_t channel = rank.channel[number];
+      const uint64_t place =
+          channel != kNone
+              ? uint64_t{channel} << 1 | 1
+              : uint64_t{rank.comm[graph_.program_of(rank).calls[number].participant]} << 1;
+      log = call.spread * Normal(SplitMix(SplitMix(Key() ^ place) ^ sequence));
+    }
+    if (options_.doubts && call.doubt > 0)
+      log += call.doubt * Normal(SplitMix(~Key() ^ call.figure));
+    return log == 0 ? call.ns : Scaled(call.ns, std::exp(log));
+  }
+  uint64_t Key() const { return SplitMix(SplitMix(options_.seed) ^ options_.iteration); }
   double MeasuredCallScale(uint32_t rank, uint32_t call) const {
     return durations_.measured_call_scale *
            (durations_.call_scale.empty() ? 1 : durations_.call_scale[rank][call]);
@@ -715,12 +744,10 @@ void Evaluation::RunStream(uint32_t id) {
             const bool measured = s.measured != nullptr && s.measured[i] >= 0;
             const int64_t ns =
                 Drawn(s, id, i,
-                      measured ? Scaled(s.measured[i], MeasuredCallScale(s.rank, part.a)) : call.ns,
+                      measured ? Scaled(s.measured[i], MeasuredCallScale(s.rank, part.a))
+                               : CallNs(graph_rank, part.a, part.b, call),
                       measured ? TimeSource::kMeasured : call.source);
-            const uint32_t channel = graph_rank.channel[part.a];
-            MeetingPlace& place = channel != kNone
-                                      ? channels_[channel]
-                                      : comms_[graph_rank.comm[program.calls[part.a].participant]];
+            MeetingPlace& place = PlaceOf(graph_rank, part.a);
             if (!measured && call.shares != 0 &&
                 graph::BeginsEarly(program.calls[part.a], &steps_left)) {
               ++s.unmet;
@@ -814,20 +841,18 @@ void Evaluation::Initialise(uint32_t rank, uint32_t participant, int64_t ready_n
 
 void Evaluation::Visited(const Visit& visit) {
   const Rank& rank = graph_.ranks[visit.rank];
-  const uint32_t channel = rank.channel[visit.call];
-  MeetingPlace& place =
-      channel != kNone ? channels_[channel]
-                       : comms_[rank.comm[graph_.program_of(rank).calls[visit.call].participant]];
+  MeetingPlace& place = PlaceOf(rank, visit.call);
   const CallTime& call = durations_.calls[visit.rank][visit.call];
+  const int64_t ns = CallNs(rank, visit.call, visit.sequence, call);
   const bool early = visit.early && call.shares != 0;
   if (visit.waits || early) ++open_visits_;
   if (early) {
     SendEarly(place, visit.sequence,
-              {kNone, 0, kNone, visit.ready_ns, true, visit.token, &call, {}}, call.ns);
+              {kNone, 0, kNone, visit.ready_ns, true, visit.token, &call, {}}, ns);
     return;
   }
   // Who waits for nobody is answered at once, with what the call takes on its stream.
-  if (!visit.waits) met_.push_back({visit.token, visit.ready_ns, visit.ready_ns + call.ns});
+  if (!visit.waits) met_.push_back({visit.token, visit.ready_ns, visit.ready_ns + ns});
   Arrive(place, visit.sequence,
          {kNone,
           0,
@@ -837,7 +862,7 @@ void Evaluation::Visited(const Visit& visit) {
           visit.waits ? visit.token : kNoToken,
           &call,
           {}},
-         visit.waits ? call.ns : 0, false);
+         visit.waits ? ns : 0, false);
 }
 
 bool Evaluation::Done() const {
@@ -912,21 +937,22 @@ int64_t LogNormalDraw::Draw(uint32_t rank, uint32_t iteration, uint32_t sequence
                             int64_t base_ns, TimeSource) const {
   const uint64_t key = SplitMix(
       SplitMix(SplitMix(seed_ ^ uint64_t{rank} << 32) ^ uint64_t{iteration} << 32 ^ sequence) ^ op);
-  const double u1 = (static_cast<double>(key >> 11) + 0.5) * 0x1p-53;
-  const double u2 = static_cast<double>(SplitMix(key) >> 11) * 0x1p-53;
-  const double z = std::sqrt(-2 * std::log(u1)) * std::cos(2 * std::numbers::pi * u2);
-  return std::llround(static_cast<double>(base_ns) * std::exp(sigma_ * z));
+  return std::llround(static_cast<double>(base_ns) * std::exp(sigma_ * Normal(key)));
 }
 
 SampleDraw::SampleDraw(const Graph& graph, graph::StepSamples samples, uint64_t seed)
-    : samples_(std::move(samples)), seed_(seed), index_of_(graph.world, kNone) {
+    : graph_(graph), samples_(std::move(samples)), seed_(seed), index_of_(graph.world, kNone) {
   for (uint32_t i = 0; i < graph.ranks.size(); ++i) index_of_[graph.ranks[i].rank] = i;
 }
 
 int64_t SampleDraw::Draw(uint32_t rank, uint32_t iteration, uint32_t sequence, uint32_t op,
                          int64_t base_ns, TimeSource) const {
   const uint64_t key = SplitMix(SplitMix(seed_) ^ iteration);
-  return Scaled(base_ns, samples_.Ratio(index_of_[rank], sequence, op, key));
+  const uint32_t index = index_of_[rank], program = graph_.ranks[index].program;
+  double factor = samples_.Ratio(index, sequence, op, key);
+  if (graph_.programs[program].sequences[sequence].ops[op].kind == OpKind::kSpan)
+    factor *= std::exp(samples_.ErrorOfMean(program) * Normal(SplitMix(key ^ ~uint64_t{program})));
+  return Scaled(base_ns, factor);
 }
 
 absl::StatusOr<Outcome> Evaluate(const Graph& graph, const Durations& durations,

@@ -15,6 +15,9 @@
 // begins and ends of communications that do happen in order of time, when nothing else can go on:
 // all that is still to come depends on one of them.
 //
+// A communication whose duration has a spread takes a drawn one, as in a job that runs: where
+// several must end, the longest counts. Spans have theirs from the trace.
+//
 // Deterministic: a result depends on graph, durations and options alone, not on the order of
 // evaluation. No clock, no input or output inside, so the same code evaluates offline and paced.
 // One call is single-threaded; calls share nothing.
@@ -52,6 +55,10 @@ struct CallTime {
   TimeSource source = TimeSource::kAssumed;
   /// In Durations::shares: what this rank adds to the links' load; none: it meets no other.
   uint32_t first_share = 0, shares = 0;
+  /// Of the logarithm, where the trace has not measured it: how far one is off by chance, and how
+  /// far `ns` is off as what they take, with all of the same figure (Options::doubts).
+  double spread = 0, doubt = 0;
+  uint32_t figure = 0;
 };
 
 /// Durations of a graph. Spans are the programs', calls are the ranks' (they depend on who the
@@ -97,7 +104,8 @@ class LogNormalDraw final : public DurationDraw {
 };
 
 /// Takes, for each rank and step, what was measured in a drawn one (graph::StepSamples), scaled as
-/// the duration itself is. Keeps a reference to the graph.
+/// the duration itself is; spans all longer or shorter by as much as the mean of so few steps may
+/// be off. Keeps a reference to the graph.
 class SampleDraw final : public DurationDraw {
  public:
   SampleDraw(const graph::Graph& graph, graph::StepSamples samples, uint64_t seed);
@@ -105,6 +113,7 @@ class SampleDraw final : public DurationDraw {
                TimeSource source) const override;
 
  private:
+  const graph::Graph& graph_;
   const graph::StepSamples samples_;
   const uint64_t seed_;
   std::vector<uint32_t> index_of_;  // by world rank, in Graph::ranks
@@ -144,6 +153,10 @@ struct Options {
   const std::vector<std::vector<graph::Place>>* probes = nullptr;
   const DurationDraw* draw = nullptr;  // null: every duration is as given
   uint32_t iteration = 0;
+  /// Of the chance by which communications spread, alike on all that meet; the iteration has its
+  /// own.
+  uint64_t seed = 0;
+  bool doubts = false;  // whether figures are drawn, too, as they may be off
   /// Complete a communication when those that are in the graph have come (incomplete graphs).
   bool tolerate_missing = false;
   std::vector<Delay> delays = {};

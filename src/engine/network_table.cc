@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <tuple>
 
 namespace prism::engine {
@@ -14,10 +15,37 @@ using trace::CommOp;
 constexpr double kQuickFactor = 1.25, kDenseFactor = 16;
 // So many bytes that latencies do not matter.
 constexpr double kFull = 1e15;
+// A link that a byte crosses is shared, however little of it that takes.
+constexpr double kLeastShare = 1.0 / kWholeLink;
 
 bool SameGroup(const Placement& x, const Placement& y) {
   return x.ranks == y.ranks && x.nodes == y.nodes &&
          (x.rails == y.rails || x.rails == 0 || y.rails == 0);
+}
+
+// What a further line costs, in squares of standard errors: a line has a place, a slope and an end,
+// and by chance one fits better.
+constexpr double kLineCost = 10;
+// Errors that are not chance: clocks tell whole nanoseconds.
+constexpr double kClockNs = 0.5;
+
+// The value below which a share `p` of a normal distribution lies.
+double NormalQuantile(double p) {
+  double low = -10, high = 10;
+  for (int i = 0; i < 60; ++i) {
+    const double middle = (low + high) / 2;
+    (std::erfc(-middle / std::numbers::sqrt2) / 2 < p ? low : high) = middle;
+  }
+  return low;
+}
+
+// Of calls, as standard deviation of the logarithm, by the tenth and ninetieth percentile of so
+// many samples (which are nearer to the median the fewer there are: Blom's approximation).
+double SpreadOf(const NetworkEntry& e) {
+  if (e.samples < 3 || e.p10_ns <= 0 || e.p90_ns <= e.p10_ns) return 0;
+  const auto n = static_cast<double>(e.samples);
+  return std::log(e.p90_ns / e.p10_ns) / 2 /
+         NormalQuantile((0.9 * (n - 1) + 1 - 0.375) / (n + 0.25));
 }
 
 // How far apart two numbers are, by ratio.
@@ -46,10 +74,134 @@ NetworkTable::NetworkTable(NetworkProfile profile) : profile_(std::move(profile)
       curves.push_back({{e->ranks, e->nodes, (e->ranks + e->nodes - 1) / e->nodes, e->rails}, {}});
     }
     isolated_ = isolated_ || e->isolated;
-    if (e->isolated == first->isolated)
-      curves.back().points.push_back({static_cast<double>(e->bytes), e->median_ns});
+    if (e->isolated != first->isolated) continue;
+    Point& point = curves.back().points.emplace_back();
+    point.bytes = static_cast<double>(e->bytes);
+    point.ns = e->median_ns;
+    point.spread = SpreadOf(*e);
+    // Of a median.
+    point.error = point.spread * std::sqrt(std::numbers::pi / 2 / static_cast<double>(e->samples));
+  }
+  for (auto& [key, curves] : curves_) {
+    for (Curve& curve : curves) {
+      Straighten(&curve.points);
+      FindDoubtBetween(&curve.points);
+    }
   }
   links_ = MeasuredLinks();
+}
+
+void NetworkTable::Straighten(std::vector<Point>* points) {
+  std::vector<Point>& p = *points;
+  const size_t n = p.size();
+  // A spread of few samples says little; those of the sizes beside say the same.
+  constexpr size_t kBeside = 3;
+  std::vector<Point> smooth = p;
+  for (size_t i = 0; i < n; ++i) {
+    std::vector<std::pair<double, double>> near;
+    for (size_t k = i - std::min(i, kBeside); k < std::min(n, i + kBeside + 1); ++k)
+      near.emplace_back(p[k].spread, p[k].error);
+    std::sort(near.begin(), near.end());
+    std::tie(smooth[i].spread, smooth[i].error) = near[near.size() / 2];
+  }
+  p = std::move(smooth);
+
+  struct Line {
+    double at_bytes, ns, slope;       // through (at_bytes, ns)
+    double variance, slope_variance;  // of ns there and of the slope, which are independent
+    double misfit;                    // in squares of standard errors
+  };
+  const auto line = [&](size_t first, size_t last) {
+    double weights = 0, bytes = 0, ns = 0;
+    const auto weight = [&](size_t i) { return 1 / (p[i].ns * p[i].error * p[i].ns * p[i].error); };
+    for (size_t i = first; i <= last; ++i) {
+      weights += weight(i);
+      bytes += weight(i) * p[i].bytes;
+      ns += weight(i) * p[i].ns;
+    }
+    Line l{bytes / weights, ns / weights, 0, 1 / weights, 0, 0};
+    double across = 0, along = 0;
+    for (size_t i = first; i <= last; ++i) {
+      across += weight(i) * (p[i].bytes - l.at_bytes) * (p[i].bytes - l.at_bytes);
+      along += weight(i) * (p[i].bytes - l.at_bytes) * (p[i].ns - l.ns);
+    }
+    l.slope = along / across;
+    l.slope_variance = 1 / across;
+    for (size_t i = first; i <= last; ++i) {
+      const double off = p[i].ns - l.ns - l.slope * (p[i].bytes - l.at_bytes);
+      l.misfit += weight(i) * off * off;
+    }
+    return l;
+  };
+  const bool noisy =
+      std::all_of(p.begin(), p.end(), [](const Point& point) { return point.error > 0; });
+  // The cheapest way to have lines up to each point: from where its last line goes.
+  std::vector<double> cost(n + 1, 0);
+  std::vector<size_t> from(n + 1, 0);
+  for (size_t end = 1; end <= n; ++end) {
+    cost[end] = INFINITY;
+    for (size_t begin = 0; begin < end; ++begin) {
+      const size_t size = end - begin;
+      if (size > 2 && !noisy) continue;
+      const double total = cost[begin] + kLineCost + (size > 2 ? line(begin, end - 1).misfit : 0);
+      if (total >= cost[end]) continue;
+      cost[end] = total;
+      from[end] = begin;
+    }
+  }
+  std::vector<Point> straight = p;
+  for (size_t end = n; end > 0; end = from[end]) {
+    const size_t begin = from[end], size = end - begin;
+    ++lines_;
+    for (size_t i = begin; i < end; ++i) {
+      Point& point = straight[i];
+      point.line = lines_;
+      if (size > 2) {
+        const Line l = line(begin, end - 1);
+        const double away = point.bytes - l.at_bytes;
+        point.ns = l.ns + l.slope * away;
+        point.error = std::sqrt(l.variance + l.slope_variance * away * away) / point.ns;
+      }
+      // A line of two points is these; each is off for itself.
+      if (size == 2 && i == begin) point.line = ++lines_;
+      point.error = std::hypot(point.error, kClockNs / point.ns);
+    }
+  }
+  p = std::move(straight);
+}
+
+void NetworkTable::FindDoubtBetween(std::vector<Point>* points) {
+  for (size_t i = 1; i + 1 < points->size(); ++i) {
+    std::vector<Point> others = *points;
+    others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
+    Point& point = (*points)[i];
+    point.between = std::abs(std::log(At(others, point.bytes).ns / point.ns));
+  }
+}
+
+void NetworkTable::SetDoubt(const std::vector<Point>& points, double bytes, NetworkTime* time) {
+  const auto above = std::lower_bound(points.begin(), points.end(), bytes,
+                                      [](const Point& p, double b) { return p.bytes < b; });
+  const Point& right = above == points.end() ? points.back() : *above;
+  const Point& left = right.bytes == bytes || above == points.begin() ? right : *(above - 1);
+  time->spread = std::max(left.spread, right.spread);
+  time->doubt = std::max(left.error, right.error);
+  if (right.bytes != bytes) time->doubt = std::hypot(time->doubt, left.between, right.between);
+  time->figure = right.line;
+}
+
+double NetworkTable::DoubtOfGroups(const Gpu& gpu, CommOp op, uint64_t bytes, const Curve& by,
+                                   const std::vector<Curve>& curves) const {
+  double squares = 0, count = 0;
+  for (const Curve& other : curves) {
+    if (&other == &by || (other.at.nodes > 1) != (by.at.nodes > 1)) continue;
+    const double off = std::log(Scaled(gpu, op, by, bytes, other.at) /
+                                At(other.points, static_cast<double>(bytes)).ns);
+    squares += off * off;
+    ++count;
+  }
+  return count > 0 ? std::sqrt(squares / count)
+                   : std::log(gpu.range[static_cast<size_t>(TimeSource::kInterpolated)][1]);
 }
 
 std::optional<LinkModel> NetworkTable::MeasuredLinks() const {
@@ -87,15 +239,14 @@ std::optional<LinkModel> NetworkTable::MeasuredLinks() const {
 
 double NetworkTable::Scaled(const Gpu& gpu, CommOp op, const Curve& curve, uint64_t bytes,
                             const Placement& at) const {
-  const double size = static_cast<double>(bytes), ns = At(curve, size).ns;
+  const double size = static_cast<double>(bytes), ns = At(curve.points, size).ns;
   if (links_.has_value() && links_->Knows(at) && links_->Knows(curve.at))
     return ns * links_->Of(op, size, at).ns / links_->Of(op, size, curve.at).ns;
   return ns * static_cast<double>(CollectiveNs(gpu, op, bytes, at)) /
          static_cast<double>(CollectiveNs(gpu, op, bytes, curve.at));
 }
 
-NetworkTable::Value NetworkTable::At(const Curve& curve, double bytes) {
-  const std::vector<Point>& points = curve.points;
+NetworkTable::Value NetworkTable::At(const std::vector<Point>& points, double bytes) {
   const size_t last = points.size() - 1;
   // Of the segment from point i to the next.
   const auto slope = [&](size_t i) {
@@ -159,20 +310,23 @@ std::optional<NetworkTime> NetworkTable::TimeOf(const Gpu& gpu, CommOp op, uint3
   for (const Curve& curve : *curves) {
     if ((curve.at.nodes > 1) != (at.nodes > 1)) continue;
     if (SameGroup(curve.at, at)) {
-      const Value value = At(curve, static_cast<double>(bytes));
+      const Value value = At(curve.points, static_cast<double>(bytes));
       NetworkTime time{std::llround(value.ns), value.measured && same_type
                                                    ? TimeSource::kMeasured
                                                    : TimeSource::kInterpolated};
+      SetDoubt(curve.points, static_cast<double>(bytes), &time);
       if (links_.has_value() && links_->Knows(at)) {
         const double size = static_cast<double>(bytes);
         const LinkModel::Estimate e = links_->Of(op, size, at), full = links_->Of(op, kFull, at);
         // Where the curve is steeper than the model something else is busier, such as a spine.
-        const double steeper = At(curve, INFINITY).ns_per_byte * kFull / full.busiest_ns();
+        const double steeper = At(curve.points, INFINITY).ns_per_byte * kFull / full.busiest_ns();
         const double busy = std::min(1.0, value.ns_per_byte * size / value.ns);
-        if (e.busiest_ns() > 0) {
-          time.port = busy * e.port_ns / e.busiest_ns() / std::max(1.0, steeper);
-          time.nic = busy * e.nic_ns / e.busiest_ns() / std::max(1.0, steeper);
-        }
+        const auto share = [&](double ns) {
+          return ns > 0 ? std::max(kLeastShare, busy * ns / e.busiest_ns() / std::max(1.0, steeper))
+                        : 0;
+        };
+        time.port = share(e.port_ns);
+        time.nic = share(e.nic_ns);
       }
       return time;
     }
@@ -200,10 +354,13 @@ std::optional<NetworkTime> NetworkTable::TimeOf(const Gpu& gpu, CommOp op, uint3
     ns = std::exp((1 - weight) * std::log(ns) + weight * std::log(scaled(*above)));
   }
   NetworkTime time{std::llround(ns), TimeSource::kInterpolated};
+  const Curve& by = below != nullptr ? *below : *above;
+  SetDoubt(by.points, static_cast<double>(bytes), &time);
+  time.doubt = std::hypot(time.doubt, DoubtOfGroups(gpu, op, bytes, by, *curves));
   if (links_.has_value() && links_->Knows(at)) {
     const LinkModel::Estimate e = links_->Of(op, static_cast<double>(bytes), at);
-    time.port = e.port_ns / e.ns;
-    time.nic = e.nic_ns / e.ns;
+    time.port = e.port_ns > 0 ? std::max(kLeastShare, e.port_ns / e.ns) : 0;
+    time.nic = e.nic_ns > 0 ? std::max(kLeastShare, e.nic_ns / e.ns) : 0;
   }
   return time;
 }

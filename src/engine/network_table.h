@@ -11,6 +11,12 @@
 // was measured as it is, is `measured`, all else `interpolated`.
 // docs/design/0011-network-profile.md has the reasons.
 //
+// What was measured several times has a spread. Sizes that a straight line tells within theirs are
+// on it, so that noise of single ones, and of slopes between two, is that of all. What remains is
+// told: how far calls spread by chance, and how sure the figure itself is: by the line's standard
+// error, between sizes by what each size beside is off when it is told from the others, in another
+// group by what a group that was measured is off when it is told from the others.
+//
 // How busy a communication keeps its links follows from the curve as well: bytes x slope / time is
 // the share of the busiest link, and other links' are to it as in the link model
 // (docs/design/0014-contention.md).
@@ -42,6 +48,9 @@ struct NetworkTime {
   /// Shares of links meanwhile, 0 to 1: of each member's port in each direction, of each NIC. 0
   /// where the profile has no links.
   double port = 0, nic = 0;
+  /// Standard deviations of the logarithm: of calls by chance, and of `ns` as what they take.
+  double spread = 0, doubt = 0;
+  uint32_t figure = 0;  // what is told from one line is off together
 };
 
 class NetworkTable {
@@ -61,6 +70,10 @@ class NetworkTable {
  private:
   struct Point {
     double bytes, ns;
+    double spread = 0;  // of calls, and `error` of `ns`: standard deviations of the logarithm
+    double error = 0;
+    double between = 0;  // how far it is off where it is told from the others
+    uint32_t line = 0;   // which of the table's straight lines it is on
   };
   struct Curve {
     Placement at;
@@ -71,7 +84,15 @@ class NetworkTable {
     double ns_per_byte;  // of the regime that the size is in
     bool measured;       // as it is
   };
-  static Value At(const Curve& curve, double bytes);
+  static Value At(const std::vector<Point>& points, double bytes);
+  /// Puts points on straight lines, as far as their errors allow; numbers the lines.
+  void Straighten(std::vector<Point>* points);
+  static void FindDoubtBetween(std::vector<Point>* points);
+  static void SetDoubt(const std::vector<Point>& points, double bytes, NetworkTime* time);
+  /// What other groups that were measured are off where they are told from `by`; the GPU's range
+  /// where there are none.
+  double DoubtOfGroups(const Gpu& gpu, trace::CommOp op, uint64_t bytes, const Curve& by,
+                       const std::vector<Curve>& curves) const;
   /// What the curves of messages say of ports and NICs; nothing where there are none.
   std::optional<LinkModel> MeasuredLinks() const;
   /// For a group of another kind than the curve's.
@@ -81,6 +102,7 @@ class NetworkTable {
 
   NetworkProfile profile_;
   bool isolated_ = false;
+  uint32_t lines_ = 0;
   std::optional<LinkModel> links_;
   /// By operation, and type of reductions (0 otherwise); ascending in ranks.
   std::map<std::pair<trace::CommOp, uint32_t>, std::vector<Curve>> curves_;

@@ -404,6 +404,31 @@ TEST(NetworkTableTest, OtherGroupsFollowFromTheMachinesOwnLinks) {
   }
 }
 
+// A clock tells small sizes of a curve apart by nothing: their bytes cross the links all the same,
+// and are held up by what is there.
+TEST(NetworkTableTest, WhatCrossesALinkHasAShareOfIt) {
+  NetworkProfile profile;
+  profile.links = NetworkLinks{1000, {}};
+  const auto add = [&](CommOp op, const Placement& at, uint64_t bytes, int64_t ns) {
+    profile.entries.push_back(Entry(op, std::nullopt, at, bytes, static_cast<double>(ns)));
+  };
+  for (uint64_t bytes = 4; bytes <= 4 * kMiB; bytes *= 4) {
+    const auto b = static_cast<int64_t>(bytes);
+    add(CommOp::kSend, OnNode(2), bytes, 5'000 + b / 200);
+    add(CommOp::kAllGather, OnNode(4), bytes, 9'000 + 3 * b / 200);
+  }
+  const NetworkTable table(profile);
+  // As measured, between measured sizes, told from a smaller group.
+  for (const auto& [ranks, bytes] : {std::pair{4u, 4}, {4u, 6}, {8u, 4}}) {
+    const auto time = table.TimeOf(H200(), CommOp::kAllGather, kInt8, bytes, OnNode(ranks));
+    ASSERT_TRUE(time.has_value());
+    EXPECT_GT(time->port, 0) << ranks << " " << bytes;
+    EXPECT_LT(time->port, 1e-4) << ranks << " " << bytes;
+    EXPECT_GE(std::llround(time->port * kWholeLink), 1) << ranks << " " << bytes;
+    EXPECT_EQ(time->nic, 0);
+  }
+}
+
 // Two nodes of two GPUs that share a NIC.
 TEST_F(NetworkDurationsTest, MembersAddTheirLinksOnceAndSendersThoseOfTheirMessages) {
   NetworkProfile profile = Curves({{CommOp::kAllReduce, {4, 2, 2}, 30'000, 0.1},
@@ -454,6 +479,50 @@ TEST_F(NetworkDurationsTest, MembersAddTheirLinksOnceAndSendersThoseOfTheirMessa
   for (const auto& [link, count] : uses) ++how_often[count];
   EXPECT_THAT(how_often,
               ::testing::UnorderedElementsAre(::testing::Pair(1, 8), ::testing::Pair(4, 4)));
+}
+
+// Two protocols, each a latency and a bandwidth, and calls that spread by 2 %, seven of each size:
+// what the table tells is nearer to the truth than each size's median is, and it knows how near.
+TEST(NetworkTableTest, NoiseOfOneSizeIsThatOfItsLine) {
+  constexpr double kSigma = 0.02;
+  constexpr size_t kSamples = 7;
+  const auto truth = [](double bytes) {
+    return std::min(10'000 + bytes * 0.02, 30'000 + bytes * 0.01);
+  };
+  std::mt19937 random(11);
+  std::normal_distribution<double> normal(0, kSigma);
+  double of_medians = 0, of_table = 0, spread = 0;
+  int sizes = 0, within = 0;
+  for (int run = 0; run < 40; ++run) {
+    NetworkProfile profile;
+    for (uint64_t bytes = 4; bytes <= 256 * kMiB; bytes *= 2) {
+      std::vector<double> ns;
+      for (size_t i = 0; i < kSamples; ++i)
+        ns.push_back(truth(static_cast<double>(bytes)) * std::exp(normal(random)));
+      std::sort(ns.begin(), ns.end());
+      profile.entries.push_back(Entry(CommOp::kAllGather, std::nullopt, OnNode(4), bytes, ns[3]));
+      // The percentiles of seven values lie between the first and last two.
+      profile.entries.back().p10_ns = ns[0] + 0.6 * (ns[1] - ns[0]);
+      profile.entries.back().p90_ns = ns[6] - 0.6 * (ns[6] - ns[5]);
+      profile.entries.back().samples = kSamples;
+    }
+    const NetworkTable table(profile);
+    for (const NetworkEntry& e : profile.entries) {
+      const double right = truth(static_cast<double>(e.bytes));
+      const auto time = *table.TimeOf(H200(), CommOp::kAllGather, kInt8, e.bytes, OnNode(4));
+      EXPECT_EQ(time.source, TimeSource::kMeasured);
+      const double off = std::log(static_cast<double>(time.ns) / right);
+      of_table += off * off;
+      of_medians += std::log(e.median_ns / right) * std::log(e.median_ns / right);
+      within += std::abs(off) < 1.645 * time.doubt;
+      spread += time.spread;
+      ++sizes;
+    }
+  }
+  EXPECT_LT(std::sqrt(of_table), 0.5 * std::sqrt(of_medians));
+  EXPECT_NEAR(spread / sizes, kSigma, 0.1 * kSigma);
+  // Nine of ten; sizes of one line are off together, so 1,080 of them are some hundred.
+  EXPECT_NEAR(static_cast<double>(within) / sizes, 0.9, 0.08);
 }
 
 // Why sizes are interpolated as they are: each size left out in turn and told from the others, on

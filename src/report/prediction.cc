@@ -417,6 +417,8 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
     if (has_steps) o.probes = &result.steps.ends;
     o.draw = draw;
     o.iteration = iteration;
+    o.seed = options.seed;
+    o.doubts = draw != nullptr;
     o.tolerate_missing = options.tolerate_missing;
     o.delays = result.delays;
     if (timeline) {
@@ -447,6 +449,7 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
   if (!options.what_if.empty() && !p.without_what_if_ns.has_value()) {
     engine::Options o;
     if (has_steps) o.probes = &result.steps.ends;
+    o.seed = options.seed;
     o.tolerate_missing = options.tolerate_missing;
     PRISM_ASSIGN_OR_RETURN(const Outcome without,
                            engine::Evaluate(*graph, model.DurationsOf(*graph), o));
@@ -511,13 +514,14 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
       means.push_back(Mean(steps_ns));
     }
     p.percentiles = {Quantile(&samples, 0.1), Quantile(&samples, 0.5), Quantile(&samples, 0.9)};
-    // What is not measured may be off in one direction everywhere.
+    // What is neither measured nor told from what was, and so drawn, may be off in one direction
+    // everywhere.
     const int64_t undrawn = Mean(CountedSteps(result.outcome, result.steps));
     double ends[2] = {1, 1};
     for (int side : {0, 1}) {
       Factors f;
       for (size_t s = 0; s < 4; ++s) {
-        if (static_cast<engine::TimeSource>(s) != engine::TimeSource::kMeasured)
+        if (static_cast<engine::TimeSource>(s) <= engine::TimeSource::kModelled)
           f.by_source[s] = target.gpu.range[s][side];
       }
       PRISM_ASSIGN_OR_RETURN(const Outcome outcome, evaluate(f, nullptr, false, 0));

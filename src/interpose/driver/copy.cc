@@ -23,19 +23,25 @@ void EnqueueingAwaited(CUstream stream, bool per_thread) {
   SpanTimer::Get().BeforeBlocking();
 }
 
-void Enqueued(trace::KernelKind kind, const char* name, uint64_t bytes, CUstream stream,
+/// What a copy does, and whether the host has waited for it in a call that need not.
+struct Direction {
+  const char* name;
+  bool awaited = false;
+};
+
+void Enqueued(trace::KernelKind kind, Direction direction, uint64_t bytes, CUstream stream,
               bool per_thread) {
   trace::Writer* writer = Rank::Get().writer();
   if (writer == nullptr || IsCapturing(stream, per_thread)) return;
   const uint32_t number = StreamNumber(writer, stream, per_thread);
-  if (name == kDtoH) {  // into pageable memory also this form waits
+  if (direction.awaited) {
     HostClock::Waited();
     SpanTimer::Get().Waited(number);
   }
   HostClock::Enqueued(writer);
-  writer->Launch(number, writer->Kernel(kind, name, kOne, kOne, 0, bytes));
+  writer->Launch(number, writer->Kernel(kind, direction.name, kOne, kOne, 0, bytes));
   // Its time ends here, where the host goes on.
-  if (name == kDtoH && DriverClock::is_virtual()) writer->EndSpan(number);
+  if (direction.awaited && DriverClock::is_virtual()) writer->EndSpan(number);
 }
 
 void EnqueuedAndAwaited(trace::KernelKind kind, const char* name, uint64_t bytes, bool per_thread) {
@@ -49,31 +55,39 @@ void EnqueuedAndAwaited(trace::KernelKind kind, const char* name, uint64_t bytes
   writer->SyncCopy(stream);
 }
 
-bool IsHost(CUdeviceptr address) {
+enum class Memory { kDevice, kPinned, kPageable };
+
+Memory MemoryOf(CUdeviceptr address) {
   CUmemorytype type{};
   // Memory that CUDA does not know is pageable host memory.
-  return PRISM_REAL(cuPointerGetAttribute)(static_cast<void*>(&type),
-                                           CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                           address) != CUDA_SUCCESS ||
-         type == CU_MEMORYTYPE_HOST;
+  if (PRISM_REAL(cuPointerGetAttribute)(static_cast<void*>(&type), CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                        address) != CUDA_SUCCESS)
+    return Memory::kPageable;
+  return type == CU_MEMORYTYPE_HOST ? Memory::kPinned : Memory::kDevice;
 }
 
-const char* Direction(bool from_host, bool to_host) {
-  if (from_host) return to_host ? kHtoH : kHtoD;
-  return to_host ? kDtoH : kDtoD;
+Direction DirectionOf(Memory to, Memory from) {
+  if (from != Memory::kDevice) return {to == Memory::kDevice ? kHtoD : kHtoH};
+  // Into pageable memory all forms wait.
+  if (to != Memory::kDevice) return {kDtoH, to == Memory::kPageable};
+  return {kDtoD};
 }
 
-const char* DirectionOf(CUdeviceptr to, CUdeviceptr from) {
-  if (Rank::Get().writer() == nullptr) return kDtoD;
-  return Direction(IsHost(from), IsHost(to));
+Direction DirectionOf(CUdeviceptr to, CUdeviceptr from) {
+  if (Rank::Get().writer() == nullptr) return {kDtoD};
+  return DirectionOf(MemoryOf(to), MemoryOf(from));
 }
+
+CUdeviceptr AddressOf(const void* host) { return reinterpret_cast<CUdeviceptr>(host); }
 
 template <class Parameters>
-const char* DirectionOf(const Parameters& p) {
-  const auto host = [](CUmemorytype type, CUdeviceptr device) {
-    return type == CU_MEMORYTYPE_HOST || (type == CU_MEMORYTYPE_UNIFIED && IsHost(device));
+Direction DirectionOf(const Parameters& p) {
+  const auto memory = [](CUmemorytype type, CUdeviceptr device, const void* host) {
+    if (type == CU_MEMORYTYPE_HOST) return MemoryOf(AddressOf(host));
+    return type == CU_MEMORYTYPE_UNIFIED ? MemoryOf(device) : Memory::kDevice;
   };
-  return Direction(host(p.srcMemoryType, p.srcDevice), host(p.dstMemoryType, p.dstDevice));
+  return DirectionOf(memory(p.dstMemoryType, p.dstDevice, p.dstHost),
+                     memory(p.srcMemoryType, p.srcDevice, p.srcHost));
 }
 
 constexpr auto kCopy = trace::KernelKind::kCopy;
@@ -83,7 +97,10 @@ CUresult CopyAsync(Route real, To to, From from, size_t bytes, CUstream stream) 
   // Of pageable memory also this form waits.
   (kName == kDtoD ? Enqueueing : EnqueueingAwaited)(stream, real.per_thread);
   const CUresult result = real(to, from, bytes, stream);
-  if (result == CUDA_SUCCESS) Enqueued(kCopy, kName, bytes, stream, real.per_thread);
+  if (result != CUDA_SUCCESS || Rank::Get().writer() == nullptr) return result;
+  Direction direction{kName};
+  if constexpr (kName == kDtoH) direction = DirectionOf(MemoryOf(AddressOf(to)), Memory::kDevice);
+  Enqueued(kCopy, direction, bytes, stream, real.per_thread);
   return result;
 }
 
@@ -98,7 +115,7 @@ CUresult Copy(Route real, To to, From from, size_t bytes) {
 CUresult CopyDtoD(Route real, CUdeviceptr to, CUdeviceptr from, size_t bytes) {
   Enqueueing(nullptr, real.per_thread);
   const CUresult result = real(to, from, bytes);  // returns before the copy is done
-  if (result == CUDA_SUCCESS) Enqueued(kCopy, kDtoD, bytes, nullptr, real.per_thread);
+  if (result == CUDA_SUCCESS) Enqueued(kCopy, {kDtoD}, bytes, nullptr, real.per_thread);
   return result;
 }
 
@@ -106,7 +123,7 @@ CUresult CopyUnified(Route real, CUdeviceptr to, CUdeviceptr from, size_t bytes)
   EnqueueingAwaited(nullptr, real.per_thread);
   const CUresult result = real(to, from, bytes);
   if (result == CUDA_SUCCESS) {
-    EnqueuedAndAwaited(kCopy, DirectionOf(to, from), bytes, real.per_thread);
+    EnqueuedAndAwaited(kCopy, DirectionOf(to, from).name, bytes, real.per_thread);
   }
   return result;
 }
@@ -125,7 +142,7 @@ CUresult CopyPeerAsync(Route real, CUdeviceptr to, CUcontext to_context, CUdevic
                        CUcontext from_context, size_t bytes, CUstream stream) {
   Enqueueing(stream, real.per_thread);
   const CUresult result = real(to, to_context, from, from_context, bytes, stream);
-  if (result == CUDA_SUCCESS) Enqueued(kCopy, kPtoP, bytes, stream, real.per_thread);
+  if (result == CUDA_SUCCESS) Enqueued(kCopy, {kPtoP}, bytes, stream, real.per_thread);
   return result;
 }
 
@@ -133,7 +150,7 @@ CUresult Copy2D(Route real, const CUDA_MEMCPY2D* p) {
   EnqueueingAwaited(nullptr, real.per_thread);
   const CUresult result = real(p);
   if (result == CUDA_SUCCESS && Rank::Get().writer() != nullptr) {
-    EnqueuedAndAwaited(kCopy, DirectionOf(*p), p->WidthInBytes * p->Height, real.per_thread);
+    EnqueuedAndAwaited(kCopy, DirectionOf(*p).name, p->WidthInBytes * p->Height, real.per_thread);
   }
   return result;
 }
@@ -176,7 +193,7 @@ CUresult SetAsync(Route real, CUdeviceptr to, Value value, size_t count, CUstrea
   Enqueueing(stream, real.per_thread);
   const CUresult result = real(to, value, count, stream);
   if (result == CUDA_SUCCESS) {
-    Enqueued(trace::KernelKind::kSet, kSet, count * sizeof(Value), stream, real.per_thread);
+    Enqueued(trace::KernelKind::kSet, {kSet}, count * sizeof(Value), stream, real.per_thread);
   }
   return result;
 }
@@ -186,7 +203,7 @@ CUresult Set(Route real, CUdeviceptr to, Value value, size_t count) {
   Enqueueing(nullptr, real.per_thread);
   const CUresult result = real(to, value, count);
   if (result == CUDA_SUCCESS) {
-    Enqueued(trace::KernelKind::kSet, kSet, count * sizeof(Value), nullptr, real.per_thread);
+    Enqueued(trace::KernelKind::kSet, {kSet}, count * sizeof(Value), nullptr, real.per_thread);
   }
   return result;
 }
@@ -197,7 +214,7 @@ CUresult Set2DAsync(Route real, CUdeviceptr to, size_t pitch, Value value, size_
   Enqueueing(stream, real.per_thread);
   const CUresult result = real(to, pitch, value, width, height, stream);
   if (result == CUDA_SUCCESS) {
-    Enqueued(trace::KernelKind::kSet, kSet, width * height * sizeof(Value), stream,
+    Enqueued(trace::KernelKind::kSet, {kSet}, width * height * sizeof(Value), stream,
              real.per_thread);
   }
   return result;
