@@ -46,7 +46,8 @@ EVENT_NS = 1000  # what cudaEventRecord takes: a step lies between two of them, 
 STEP_LINE = re.compile(r"^step \d+ +([\d.]+) ms", re.M)
 CLASSES = ("pipeline", "interleave", "nodes", "jitter", "straggler", "imbalance")
 BY = ("simulate", "emulate")
-DRAWS = 100  # of what was measured, for the 90 % interval of the mean iteration
+DRAWN_RANKS = 3200  # draws of what was measured, for the 90 % interval of the mean iteration, times the job's ranks,
+DRAWS = (20, 100)  # at least and at most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +66,7 @@ ABLATIONS = {
     "one-pass": Ablation(simulate=None, emulate=("--peers", "instant"), plays="captured"),  # nobody was calibrated: peers are always there
     "one-regime": Ablation(calibrate=("--spans", "launched")),
     "medians": Ablation(simulate=("--samples", "all"), emulate=("--samples", "all")),
-    "draws": Ablation(simulate=("--draws", str(DRAWS)), emulate=None),  # the mean of steps that are drawn
+    "draws": Ablation(simulate=("--draws", str(DRAWS[1])), emulate=None),  # the mean of steps that are drawn
     "formulas": Ablation(network=False),
     "control": Ablation(capture=("--values", "control"), calibrate=("--values", "control"), emulate=("--values", "control")),
     "exact": Ablation(capture=("--values", "cpu"), calibrate=("--values", "cpu"), emulate=("--values", "cpu")),
@@ -227,7 +228,8 @@ def jitter_seed(case: Case, purpose: str) -> int:
 
 def capture(runner: Runner, case: Case, folder: Path, job: str, steps: int, *flags) -> None:
     command = [*torchrun(runner.options.python, case.per_node), f"--nnodes={case.nodes}", "--no-python", runner.trainer, *case.flags(steps)]
-    runner.verb("capture", folder, job, {}, "--target", f"h200x{case.per_node}:{case.nodes}", *flags, "--", *command)
+    # By their parameters launches of a straggler are told from others'.
+    runner.verb("capture", folder, job, {"PRISM_KERNEL_PARAMETERS": "1"}, "--target", f"h200x{case.per_node}:{case.nodes}", *flags, "--", *command)
 
 
 def clock_of(case: Case, folder: Path) -> dict[str, str]:
@@ -252,8 +254,9 @@ def predict_case(runner: Runner, case: Case, steps: int) -> dict:
             folder / "netprofile.log", clock)  # fmt: skip
     capture(runner, case, folder, "captured", steps)
     runner.verb("calibrate", folder, "calibrated", clock, folder / "captured", "--clock", "virtual", "--network", network)
-    answer = simulated(runner, folder, "calibrated", folder / "simulated.log", "--network", network, "--draws", DRAWS)
-    result = {"simulate": iteration([step["ns"] - EVENT_NS for step in answer["steps"]], steps, "simulate")}
+    draws = min(max(DRAWN_RANKS // case.world, DRAWS[0]), DRAWS[1])
+    answer = simulated(runner, folder, "calibrated", folder / "simulated.log", "--network", network, "--draws", draws)
+    result = {"retimed": retimed(folder / "calibrated"), "simulate": iteration([step["ns"] - EVENT_NS for step in answer["steps"]], steps, "simulate")}
     result["simulate"]["interval_ns"] = [answer["mean_interval_ns"][end] - EVENT_NS for end in ("low", "high")]
     text = runner.verb("emulate", folder, "emulated", clock, folder / "calibrated", "--clock", "virtual", "--network", network, "--rank", 0)
     result["emulate"] = iteration(printed_steps(text), steps, "emulate")
@@ -265,9 +268,16 @@ def simulated(runner: Runner, folder: Path, job: str, log: Path, *flags) -> dict
     return json.JSONDecoder().raw_decode(text, max(text.find("{"), 0))[0]
 
 
+def retimed(job: Path) -> dict:
+    """How many ranks did not run, and how far the kernels of those that were run for a check are off."""
+    found = json.loads((job / "job.json").read_text())["retimed"]
+    return {"ranks": len(found["ranks"]), "refused": len(found["refused"]), "checked": found["checked"],
+            "largest_difference": found["largest_difference"]}  # fmt: skip
+
+
 def predict(options: argparse.Namespace) -> int:
     runner, failed = Runner(options), False
-    cases = [draw(options.seed, number, options.ranks, options.without) for number in range(options.cases)]
+    cases = [draw(options.seed, number, options.ranks, options.without) for number in options.only or range(options.cases)]
     options.out.mkdir(parents=True, exist_ok=True)
     drawn = json.dumps({"seed": options.seed, "steps": options.steps, "cases": [dataclasses.asdict(case) for case in cases]}, indent=1)
     file = options.out / "drawn.json"
@@ -351,6 +361,7 @@ def evaluate(options: argparse.Namespace) -> int:
             failures.append(row | {"failure": why})
             print(f"    failed: {why}")
             continue
+        row["retimed"] = predicted.get("retimed")
         row |= {"truth_ns": true["mean_ns"], "truth_error_ns": true["error_ns"], "truth_steps": true["steps"]}
         for by in BY:
             row[f"{by}_ns"], row[f"{by}_error"] = predicted[by]["mean_ns"], predicted[by]["mean_ns"] / true["mean_ns"] - 1
@@ -467,6 +478,7 @@ def parse_arguments() -> argparse.Namespace:
         verb.add_argument("--timeout", type=float, default=600, metavar="S", help="of a run")
     prediction.add_argument("--seed", type=int, default=1)
     prediction.add_argument("--cases", type=int, default=6, metavar="K")
+    prediction.add_argument("--only", type=int, nargs="+", metavar="NUMBER", help="these of the cases, counted from 0, instead of the first K")
     prediction.add_argument("--ranks", type=int, default=8, metavar="MAX", help="largest world; the smallest has 4 ranks")
     prediction.add_argument("--without", nargs="+", choices=CLASSES, default=[], help="leave these out of what is drawn")
     prediction.add_argument("--steps", type=int, default=12, help="iterations that are predicted")

@@ -1,12 +1,18 @@
-// prism calibrate: time a captured job with one GPU: one rank of each kind runs, the others are
-// copies of it.
+// prism calibrate: time a captured job with one GPU: some ranks of each kind run, and the others
+// are copies of them, or are timed by what they took.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "fmt/format.h"
 #include "src/base/job_directory.h"
 #include "src/base/log.h"
+#include "src/calibrate/kinds.h"
+#include "src/calibrate/retime.h"
 #include "src/calibrate/slices.h"
 #include "src/cli/capture_options.h"
 #include "src/cli/job_info.h"
@@ -20,11 +26,14 @@
 namespace prism::cli {
 namespace {
 
+// What was not run and differs by more from what was.
+constexpr double kWorthSaying = 0.02;
+
 class CalibrateVerb final : public Verb {
  public:
   const char* name() const override { return "calibrate"; }
   const char* summary() const override {
-    return "Time a captured job on one GPU, a rank of each kind after the other";
+    return "Time a captured job on one GPU, some ranks of each kind one after the other";
   }
   const char* examples() const override {
     return "  prism calibrate job --device cuda --network netprofile.json --job calibrated\n"
@@ -42,6 +51,16 @@ class CalibrateVerb final : public Verb {
            "of the span is enqueued), or launched (as the host comes to it, gaps and all)")
         ->capture_default_str()
         ->type_name("HOW");
+    app.add_option("--slices", most_slices_,
+                   "Most ranks that run of those that differ in sizes alone, as experts do; the "
+                   "others are timed by what these took (0: all run)")
+        ->capture_default_str()
+        ->type_name("N");
+    app.add_option(
+           "--check", check_,
+           "Ranks that are timed by others and run all the same, to say how far off that is")
+        ->capture_default_str()
+        ->type_name("N");
     AddNetworkFlag(app, &network_);
     clock_.AddTo(app);
     flags_.AddTo(app);
@@ -62,7 +81,8 @@ class CalibrateVerb final : public Verb {
     PRISM_ASSIGN_OR_RETURN(JobDirectory job,
                            JobDirectory::Create(options.job, options.force, wire::kProtocolVersion,
                                                 trace::kFormatVersion));
-    const std::vector<calibrate::Slice> slices = calibrate::Slices(captured.graph);
+    PRISM_ASSIGN_OR_RETURN(const std::vector<calibrate::Kind> kinds,
+                           calibrate::KindsOf(captured.graph, most_slices_));
     auto& info = job.info();
     info["mode"] = "calibrate";
     info["captured"] = captured.path;
@@ -71,15 +91,17 @@ class CalibrateVerb final : public Verb {
     info["world"] = captured.graph.world;
     info["slices"] = nlohmann::ordered_json::array();
     PRISM_RETURN_IF_ERROR(job.Save());
-    for (const calibrate::Slice& slice : slices) {
-      const absl::StatusOr<int> code =
-          Measure(captured, slice, options, invocation, clock.get(), &job);
+    Calibration calibration{captured, options, invocation, clock.get(), &job, {}};
+    for (const uint32_t rank : calibrate::Sampled(kinds, check_)) calibration.sampled.insert(rank);
+    for (const calibrate::Kind& kind : kinds) {
+      const absl::StatusOr<int> code = Calibrate(kind, &calibration);
       if (!code.ok() || *code != 0) {
         const std::string why = code.ok() ? "a slice failed" : std::string(code.status().message());
         PRISM_RETURN_IF_ERROR(job.Seal(JobDirectory::State::kFailed, why));
         return code;
       }
     }
+    const std::string retimed = Describe(calibration.retimed, &info);
     // What a later emulation needs of the capture.
     std::error_code error;
     for (const std::string name : {"store.json", coordinator::kReceivedFile})
@@ -87,20 +109,140 @@ class CalibrateVerb final : public Verb {
     PRISM_RETURN_IF_ERROR(job.Seal(JobDirectory::State::kComplete, ""));
     if (invocation.json) {
       PrintJson("prism.calibrate", 1,
-                {{"job", job.path()}, {"world", captured.graph.world}, {"slices", info["slices"]}});
+                {{"job", job.path()},
+                 {"world", captured.graph.world},
+                 {"slices", info["slices"]},
+                 {"retimed", info["retimed"]}});
     } else {
-      spdlog::info("calibrated {} ranks by {} slice{}: {}", captured.graph.world, slices.size(),
-                   slices.size() == 1 ? "" : "s", job.path());
+      const size_t slices = info["slices"].size();
+      spdlog::info("calibrated {} ranks by {} slice{}{}: {}", captured.graph.world, slices,
+                   slices == 1 ? "" : "s", retimed, job.path());
     }
     return kExitOk;
   }
 
  private:
+  // Ranks that did not run.
+  struct Retimed {
+    struct Check {
+      uint32_t rank;
+      calibrate::Work retimed, measured;
+      double difference() const {
+        return static_cast<double>(retimed.span_ns) /
+                   static_cast<double>(std::max<int64_t>(measured.span_ns, 1)) -
+               1;
+      }
+    };
+    std::vector<uint32_t> ranks, refused;  // refused: had to run after all
+    calibrate::Work work;
+    std::vector<Check> checks;
+  };
+  struct Calibration {
+    const CapturedJob& captured;
+    const CaptureOptions& options;
+    const Invocation& invocation;
+    VirtualClock* clock;
+    JobDirectory* job;
+    std::set<uint32_t> sampled;  // indices in Graph::ranks
+    Retimed retimed = {};
+
+    std::string PathOf(uint32_t index) const {
+      return job->path() + "/" + graph::TraceName(captured.graph.ranks[index].rank);
+    }
+  };
+
+  // Runs what has to run of a kind and times the rest. Not 0: the program's code.
+  absl::StatusOr<int> Calibrate(const calibrate::Kind& kind, Calibration* calibration) const {
+    for (const calibrate::Slice& slice : kind.slices) {
+      PRISM_ASSIGN_OR_RETURN(const int code, Measure(slice, calibration));
+      if (code != 0) return code;
+    }
+    if (kind.retimed.empty()) return 0;
+    const graph::Graph& graph = calibration->captured.graph;
+    std::vector<trace::Reader> measured;
+    std::vector<calibrate::Outline> outlines;
+    calibrate::LaunchTimes times;
+    for (const calibrate::Slice& slice : kind.slices) {
+      const uint32_t ran = slice.representative;
+      PRISM_ASSIGN_OR_RETURN(const trace::Reader captured,
+                             trace::Reader::Open(graph.ranks[ran].path));
+      PRISM_ASSIGN_OR_RETURN(trace::Reader trace, trace::Reader::Open(calibration->PathOf(ran)));
+      outlines.push_back(calibrate::OutlineOf(trace, calibrate::OutlineOf(captured).communicators));
+      measured.push_back(std::move(trace));
+      calibrate::Learn({measured.back(), outlines.back()}, &times);
+    }
+    Retimed& retimed = calibration->retimed;
+    for (size_t i = 0; i < kind.retimed.size(); ++i) {
+      const uint32_t index = kind.retimed[i];
+      PRISM_ASSIGN_OR_RETURN(const trace::Reader captured,
+                             trace::Reader::Open(graph.ranks[index].path));
+      const calibrate::Outline outline = calibrate::OutlineOf(captured);
+      // Host times are one rank's; which one's, goes round.
+      const size_t like = i % measured.size();
+      const absl::StatusOr<calibrate::Work> work =
+          calibrate::Retime({measured[like], outlines[like]}, {captured, outline}, &times,
+                            calibration->PathOf(index));
+      const uint32_t rank = graph.ranks[index].rank;
+      if (!work.ok() && !absl::IsFailedPrecondition(work.status())) return work.status();
+      const bool sampled = calibration->sampled.count(index) != 0;
+      if (!work.ok() || sampled) {
+        if (!work.ok()) {
+          spdlog::info("{}", std::string(work.status().message()));
+          retimed.refused.push_back(rank);
+        }
+        PRISM_ASSIGN_OR_RETURN(const int code, Measure({index, {index}}, calibration));
+        if (code != 0) return code;
+        if (!work.ok()) continue;
+        PRISM_ASSIGN_OR_RETURN(const trace::Reader truth,
+                               trace::Reader::Open(calibration->PathOf(index)));
+        retimed.checks.push_back({rank, *work, calibrate::WorkOf(truth)});
+        continue;
+      }
+      retimed.ranks.push_back(rank);
+      retimed.work.span_ns += work->span_ns;
+      retimed.work.spans += work->spans;
+      retimed.work.interpolated += work->interpolated;
+    }
+    return 0;
+  }
+
+  // What was not run, and how far off that is: for people, and in `info`.
+  static std::string Describe(const Retimed& retimed, nlohmann::ordered_json* info) {
+    nlohmann::ordered_json json{{"ranks", retimed.ranks},
+                                {"refused", retimed.refused},
+                                {"spans", retimed.work.spans},
+                                {"interpolated", retimed.work.interpolated},
+                                {"checked", nlohmann::ordered_json::array()},
+                                {"largest_difference", nullptr}};
+    double largest = 0;
+    for (const Retimed::Check& check : retimed.checks) {
+      if (std::abs(check.difference()) >= std::abs(largest)) largest = check.difference();
+      json["checked"].push_back({{"rank", check.rank},
+                                 {"span_ns", check.measured.span_ns},
+                                 {"retimed_span_ns", check.retimed.span_ns},
+                                 {"difference", check.difference()}});
+    }
+    if (!retimed.checks.empty()) json["largest_difference"] = largest;
+    (*info)["retimed"] = std::move(json);
+    if (retimed.ranks.empty()) return "";
+    const std::string off = retimed.checks.empty()
+                                ? std::string(", which was not checked")
+                                : fmt::format(", off by at most {:.2f} % in {} that ran as well",
+                                              100 * largest, retimed.checks.size());
+    if (std::abs(largest) > kWorthSaying) {
+      spdlog::warn("ranks that differ in sizes are timed by others that are {:.1f} % off",
+                   100 * largest);
+      std::fputs("hint: --slices N lets more of them run, --slices 0 all\n", stderr);
+    }
+    return fmt::format(", {} ranks timed by these{}", retimed.ranks.size(), off);
+  }
+
   // Runs the slice's representative and writes the traces of all its ranks. Not 0: the program's
   // code.
-  absl::StatusOr<int> Measure(const CapturedJob& captured, const calibrate::Slice& slice,
-                              CaptureOptions options, const Invocation& invocation,
-                              VirtualClock* clock, JobDirectory* job) const {
+  absl::StatusOr<int> Measure(const calibrate::Slice& slice, Calibration* calibration) const {
+    const CapturedJob& captured = calibration->captured;
+    JobDirectory* const job = calibration->job;
+    CaptureOptions options = calibration->options;
     const graph::Graph& graph = captured.graph;
     const uint32_t rank = graph.ranks[slice.representative].rank;
     std::vector<uint32_t> ranks;
@@ -112,8 +254,8 @@ class CalibrateVerb final : public Verb {
     std::filesystem::create_directory(job->path() + "/slices", error);
     PRISM_ASSIGN_OR_RETURN(
         const SandboxResult result,
-        RunSandbox(captured, {.rank = rank, .hold = spans_ == "held", .clock = clock}, options,
-                   invocation));
+        RunSandbox(captured, {.rank = rank, .hold = spans_ == "held", .clock = calibration->clock},
+                   options, calibration->invocation));
     if (!result.capture.reason.empty()) {
       spdlog::error("rank {} failed: {}", rank, result.capture.reason);
       return result.capture.exit_code == 0 ? kExitOwnFailure : result.capture.exit_code;
@@ -137,6 +279,7 @@ class CalibrateVerb final : public Verb {
   std::string captured_;
   std::string spans_ = "held";
   std::string network_;
+  uint32_t most_slices_ = 4, check_ = 2;
 };
 
 }  // namespace

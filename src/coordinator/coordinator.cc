@@ -714,13 +714,14 @@ void Coordinator::BecomeDue(const std::shared_ptr<Post>& post, int64_t now_ns) {
   post->due = true;
   post->due_ns = now_ns;
   post->arrived_ns = PlayedNs(now_ns);
+  const uint64_t group = next_token_;
   for (size_t index = 0; index < post->records.size() && !diagnosis_; ++index) {
     const OpRecord& record = post->records[index];
     Communicator& comm = *comms_.at(record.comm);
     const auto [member, call] = post->places[index];
     if (peers_ != nullptr) {
       visits_[next_token_] = OpRef{post, index};
-      peers_->Arrive(comm.played, member, record, call - 1, next_token_++, post->arrived_ns);
+      peers_->Arrive(comm.played, member, record, call - 1, next_token_++, group, post->arrived_ns);
     } else if (record.op == Op::kSend) {
       TryTransfer(comm, member, static_cast<uint32_t>(record.peer), call);
     } else if (record.op == Op::kRecv) {

@@ -53,9 +53,10 @@ class VirtualPeers {
                                     std::string_view /*brought*/) {
     return {};
   }
-  /// The stream of the real rank that is `member` has reached a communication.
+  /// The stream of the real rank that is `member` has reached a communication. It waits for all of
+  /// a group together.
   virtual void Arrive(uint32_t comm, uint32_t member, const wire::OpRecord& record, uint64_t order,
-                      uint64_t token, int64_t now_ns) = 0;
+                      uint64_t token, uint64_t group, int64_t now_ns) = 0;
   /// What has met since the last call, where peers have come as far as `until_ns`: INT64_MAX if the
   /// real ranks' clock cannot be waited for, and an end must be known at the meeting.
   virtual std::vector<Meeting> Advance(int64_t until_ns) = 0;

@@ -161,7 +161,7 @@ std::optional<coordinator::VirtualPeers::Call> GraphPeers::Message(uint32_t comm
 }
 
 void GraphPeers::Arrive(uint32_t comm, uint32_t member, const wire::OpRecord& record,
-                        uint64_t order, uint64_t token, int64_t now_ns) {
+                        uint64_t order, uint64_t token, uint64_t group, int64_t now_ns) {
   ++visits_;
   const auto call =
       Find(comm, member, record.op, static_cast<uint32_t>(std::max(record.peer, 0)), order);
@@ -177,6 +177,7 @@ void GraphPeers::Arrive(uint32_t comm, uint32_t member, const wire::OpRecord& re
                 .sequence = static_cast<uint32_t>(order),
                 .ready_ns = now_ns,
                 .token = token,
+                .group = group,
                 .waits = CallsOf(rank).end_early.count(*call) == 0,
                 .early = CallsOf(rank).begin_early.count(*call) != 0});
 }

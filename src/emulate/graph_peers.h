@@ -40,7 +40,7 @@ class GraphPeers final : public coordinator::VirtualPeers {
   std::optional<Call> Message(uint32_t comm, uint32_t member, wire::Op op, uint32_t peer,
                               uint64_t order) override;
   void Arrive(uint32_t comm, uint32_t member, const wire::OpRecord& record, uint64_t order,
-              uint64_t token, int64_t now_ns) override;
+              uint64_t token, uint64_t group, int64_t now_ns) override;
   std::vector<Meeting> Advance(int64_t until_ns) override;
   int64_t NextNs() override { return live_->NextNs(); }
   std::string_view Received(uint32_t comm, uint32_t member, const wire::OpRecord& record,

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -159,7 +161,7 @@ struct MeetingPlace {
 struct Flight {
   uint32_t first;  // Arrival
   int64_t met;
-  MeetingPlace* place;  // of an early send: where its receive will come
+  uint32_t channel;  // of an early send: where its receive will come; else kNone
   uint32_t sequence;
 };
 
@@ -182,6 +184,7 @@ class Evaluation {
   void Visited(const Visit& visit);
   void Advance(int64_t until_ns);
   int64_t NextNs() { return open_visits_ == 0 ? Flows::kNever : flows_.NextNs(); }
+  const std::vector<Meeting>& met() const { return met_; }
   std::vector<Meeting> TakeMet() { return std::exchange(met_, {}); }
   bool Done() const;
 
@@ -198,11 +201,11 @@ class Evaluation {
   void Arrive(MeetingPlace& place, uint32_t sequence, const Arrival& arrival, int64_t cost,
               bool measured);
   /// A send begins without its receive, as a flow of its own.
-  void SendEarly(MeetingPlace& place, uint32_t sequence, const Arrival& arrival, int64_t cost);
+  void SendEarly(uint32_t channel, uint32_t sequence, const Arrival& arrival, int64_t cost);
   /// All have come: `first` and those behind it.
   void Meet(uint32_t first, int64_t met, int64_t cost, bool measured);
   /// Begins a flow with `shares_`.
-  void Fly(uint32_t first, int64_t met, int64_t cost, MeetingPlace* place, uint32_t sequence);
+  void Fly(uint32_t first, int64_t met, int64_t cost, uint32_t channel, uint32_t sequence);
   void Conclude(uint32_t first, int64_t met, int64_t end, Cause cause);
   /// What the last of them to come waited for.
   Cause LastCause(uint32_t first) const;
@@ -488,11 +491,11 @@ void Evaluation::Arrive(MeetingPlace& place, uint32_t sequence, const Arrival& a
   }
 }
 
-void Evaluation::SendEarly(MeetingPlace& place, uint32_t sequence, const Arrival& arrival,
+void Evaluation::SendEarly(uint32_t channel, uint32_t sequence, const Arrival& arrival,
                            int64_t cost) {
   const auto begin = durations_.shares.begin() + arrival.call->first_share;
   shares_.assign(begin, begin + arrival.call->shares);
-  Fly(NewArrival(arrival), arrival.ready, cost, &place, sequence);
+  Fly(NewArrival(arrival), arrival.ready, cost, channel, sequence);
 }
 
 void Evaluation::Meet(uint32_t first, int64_t met, int64_t cost, bool measured) {
@@ -508,14 +511,14 @@ void Evaluation::Meet(uint32_t first, int64_t met, int64_t cost, bool measured) 
     Conclude(first, met, met + cost, LastCause(first));
     return;
   }
-  Fly(first, met, cost, nullptr, 0);
+  Fly(first, met, cost, kNone, 0);
 }
 
-void Evaluation::Fly(uint32_t first, int64_t met, int64_t cost, MeetingPlace* place,
+void Evaluation::Fly(uint32_t first, int64_t met, int64_t cost, uint32_t channel,
                      uint32_t sequence) {
   const uint32_t flow = flows_.Add(met, cost, shares_);
   if (flow >= flights_.size()) flights_.resize(flow + 1);
-  flights_[flow] = {first, met, place, sequence};
+  flights_[flow] = {first, met, channel, sequence};
 }
 
 Cause Evaluation::LastCause(uint32_t first) const {
@@ -560,10 +563,11 @@ void Evaluation::Land(const Flows::End& end) {
   const Flight flight = flights_[end.flow];
   const Cause cause = LastCause(flight.first);
   Conclude(flight.first, flight.met, end.ns, cause);
-  if (flight.place == nullptr) return;
-  flight.place->At(flight.sequence).sent = end.ns;
-  Arrive(*flight.place, flight.sequence,
-         {kNone, 0, kNone, flight.met, false, kNoToken, nullptr, cause}, 0, false);
+  if (flight.channel == kNone) return;
+  MeetingPlace& place = channels_[flight.channel];
+  place.At(flight.sequence).sent = end.ns;
+  Arrive(place, flight.sequence, {kNone, 0, kNone, flight.met, false, kNoToken, nullptr, cause}, 0,
+         false);
 }
 
 void Evaluation::SpendHostTime(Sequence& s, uint32_t id, int64_t ns) {
@@ -751,7 +755,8 @@ void Evaluation::RunStream(uint32_t id) {
             if (!measured && call.shares != 0 &&
                 graph::BeginsEarly(program.calls[part.a], &steps_left)) {
               ++s.unmet;
-              SendEarly(place, part.b, {id, i, kNone, start, true, kNoToken, &call, cause}, ns);
+              SendEarly(graph_rank.channel[part.a], part.b,
+                        {id, i, kNone, start, true, kNoToken, &call, cause}, ns);
               continue;
             }
             // What a message takes counts from the meeting for who waits for it.
@@ -847,7 +852,7 @@ void Evaluation::Visited(const Visit& visit) {
   const bool early = visit.early && call.shares != 0;
   if (visit.waits || early) ++open_visits_;
   if (early) {
-    SendEarly(place, visit.sequence,
+    SendEarly(rank.channel[visit.call], visit.sequence,
               {kNone, 0, kNone, visit.ready_ns, true, visit.token, &call, {}}, ns);
     return;
   }
@@ -960,26 +965,99 @@ absl::StatusOr<Outcome> Evaluate(const Graph& graph, const Durations& durations,
   return Evaluation(graph, durations, options).Run();
 }
 
-class LiveEvaluation::State : public Evaluation {
+class LiveEvaluation::State {
  public:
-  using Evaluation::Evaluation;
+  State(const Graph& graph, const Durations& durations, const Options& options,
+        std::vector<uint8_t> outside, uint32_t waits_before_look)
+      : waits_before_look_(waits_before_look),
+        now_(std::in_place, graph, durations, options, std::move(outside)) {}
+
+  void Initialise(uint32_t rank, uint32_t participant, int64_t ready_ns) {
+    ahead_.reset();
+    now_->Initialise(rank, participant, ready_ns);
+  }
+
+  void Visit(const engine::Visit& visit) {
+    ahead_.reset();
+    waits_ = 0;
+    group_of_[visit.token] = visit.group;
+    ++open_[visit.group];
+    now_->Visited(visit);
+  }
+
+  std::vector<Meeting> Run(int64_t until_ns) {
+    if (ahead_.has_value()) {
+      // Until then no group ends, and what is told of before would be told of twice.
+      if (until_ns < ahead_ns_) return {};
+      now_.emplace(*std::move(ahead_));
+      ahead_.reset();
+    }
+    now_->Advance(until_ns);
+    std::vector<Meeting> met = now_->TakeMet();
+    for (const Meeting& meeting : met) {
+      Close(meeting, &open_);
+      group_of_.erase(meeting.token);
+    }
+    return met;
+  }
+
+  int64_t NextNs() {
+    const int64_t next_ns = now_->NextNs();
+    if (next_ns == Flows::kNever || waits_++ < waits_before_look_) return next_ns;
+    if (!ahead_.has_value()) LookAhead();
+    return ahead_ns_;
+  }
+
+  bool Done() const { return now_->Done(); }
+
+ private:
+  using Open = std::unordered_map<uint64_t, uint32_t>;  // visits of each group
+
+  /// Whether it was the last of its group.
+  bool Close(const Meeting& meeting, Open* open) const {
+    const auto group = open->find(group_of_.at(meeting.token));
+    if (--group->second != 0) return false;
+    open->erase(group);
+    return true;
+  }
+
+  void LookAhead() {
+    ahead_.emplace(*now_);
+    Open open = open_;
+    bool closed = false;
+    for (size_t told = 0; !closed;) {
+      ahead_ns_ = ahead_->NextNs();
+      if (ahead_ns_ == Flows::kNever) return;
+      ahead_->Advance(ahead_ns_);
+      for (; told < ahead_->met().size(); ++told) closed |= Close(ahead_->met()[told], &open);
+    }
+  }
+
+  const uint32_t waits_before_look_;
+  std::optional<Evaluation> now_;
+  std::unordered_map<uint64_t, uint64_t> group_of_;  // of each token
+  Open open_;
+  uint32_t waits_ = 0;  // since the last visit
+  /// What comes if nobody visits: the evaluation as it will be at `ahead_ns_`, when the next group
+  /// ends.
+  std::optional<Evaluation> ahead_;
+  int64_t ahead_ns_ = 0;
 };
 
 LiveEvaluation::LiveEvaluation(const Graph& graph, const Durations& durations,
-                               const Options& options, std::vector<uint8_t> outside)
-    : state_(std::make_unique<State>(graph, durations, options, std::move(outside))) {}
+                               const Options& options, std::vector<uint8_t> outside,
+                               uint32_t waits_before_look)
+    : state_(std::make_unique<State>(graph, durations, options, std::move(outside),
+                                     waits_before_look)) {}
 LiveEvaluation::~LiveEvaluation() = default;
 
 void LiveEvaluation::Initialise(uint32_t rank, uint32_t participant, int64_t ready_ns) {
   state_->Initialise(rank, participant, ready_ns);
 }
 
-void LiveEvaluation::Visit(const engine::Visit& visit) { state_->Visited(visit); }
+void LiveEvaluation::Visit(const engine::Visit& visit) { state_->Visit(visit); }
 
-std::vector<Meeting> LiveEvaluation::Run(int64_t until_ns) {
-  state_->Advance(until_ns);
-  return state_->TakeMet();
-}
+std::vector<Meeting> LiveEvaluation::Run(int64_t until_ns) { return state_->Run(until_ns); }
 
 int64_t LiveEvaluation::NextNs() { return state_->NextNs(); }
 

@@ -190,7 +190,8 @@ struct Visit {
   uint32_t call;      // of its program
   uint32_t sequence;  // of the collective on its communicator, or order in the channel
   int64_t ready_ns;
-  uint64_t token;      // names it in Meeting
+  uint64_t token;      // names it in Meeting, and no other
+  uint64_t group = 0;  // whose visits are waited for together
   bool waits = true;   // false: a send that ends before its receive comes (graph::EndsEarly)
   bool early = false;  // a send that begins before its receive comes (graph::BeginsEarly)
 };
@@ -208,9 +209,10 @@ struct Meeting {
 ///
 /// Visits may come in any order where no links are shared. Where they are, an end depends on what
 /// begins before it: Run(now) goes no further than the time that the outside ranks have reached,
-/// and tells of an end when it has come; NextNs() says when that may be. Run() for a clock that
-/// cannot be waited for takes it that they begin nothing else meanwhile; what they then begin in
-/// the past of what was told changes nothing of that.
+/// and tells of an end when it has come; NextNs() says when that may be, or, from some waits on,
+/// when all of a group will have ended if nobody visits before. Run() for a clock that cannot be
+/// waited for takes it that they begin nothing else meanwhile; what they then begin in the past of
+/// what was told changes nothing of that.
 ///
 ///   LiveEvaluation live(graph, durations, {}, /*outside=*/{1, 0, 0, 0});
 ///   live.Initialise(0, participant, 0);
@@ -220,9 +222,10 @@ struct Meeting {
 /// Keeps references to graph and durations. Not thread-safe.
 class LiveEvaluation {
  public:
-  /// `outside`: by index in Graph::ranks, who is not evaluated.
+  /// `outside`: by index in Graph::ranks, who is not evaluated. `waits_before_look`: times that
+  /// NextNs() is asked between visits before it evaluates ahead, with a copy of all there is.
   LiveEvaluation(const graph::Graph& graph, const Durations& durations, const Options& options,
-                 std::vector<uint8_t> outside);
+                 std::vector<uint8_t> outside, uint32_t waits_before_look = 64);
   ~LiveEvaluation();
 
   /// An outside rank comes to the initialisation of its `participant`-th communicator.

@@ -750,6 +750,7 @@ std::pair<std::vector<Visit>, std::vector<int64_t>> VisitsOf(const Graph& graph,
                       .sequence = ops[i.op].b,
                       .ready_ns = i.start_ns,
                       .token = ends.size(),
+                      .group = uint64_t{i.sequence} << 32 | first,
                       .waits = !graph::EndsEarly(program, &ops[first]),
                       .early = early});
     ends.push_back(i.end_ns);
@@ -871,7 +872,8 @@ TEST_F(EngineTest, OrderOfRanksDoesNotMatterToFlows) {
 }
 
 // On a clock that waits for the evaluation: a rank that comes when the whole evaluation says it
-// comes is told of each end when it has come, and it is the whole evaluation's.
+// comes is told of each end when it has come, or, with a look ahead, of all of a group's by when
+// the last of them has come; and it is the whole evaluation's.
 TEST_F(EngineTest, OutsideRankOnAClockThatWaitsIsToldOfEndsWhenTheyHaveCome) {
   std::mt19937 random(13);
   for (const JobKind kind : kKinds) {
@@ -884,30 +886,54 @@ TEST_F(EngineTest, OutsideRankOnAClockThatWaitsIsToldOfEndsWhenTheyHaveCome) {
       ASSERT_TRUE(whole.ok()) << whole.status();
       const graph::Program& program = graph.program_of(graph.ranks[outside]);
       auto [visits, ends] = VisitsOf(graph, outside, *whole);
-      std::stable_sort(visits.begin(), visits.end(),
-                       [](const Visit& x, const Visit& y) { return x.ready_ns < y.ready_ns; });
-      LiveEvaluation live(graph, d, {}, only);
-      for (uint32_t p = 0; p < program.participants.size(); ++p) live.Initialise(outside, p, 0);
-      std::vector<int> met(ends.size(), 0);
-      const auto go_to = [&, &ends = ends](int64_t now_ns) {
-        for (const Meeting& meeting : live.Run(now_ns)) {
-          ++met[meeting.token];
-          EXPECT_EQ(meeting.end_ns, ends[meeting.token]);
-          // Nothing can move the end of a receive whose message is there.
-          EXPECT_GE(meeting.end_ns, now_ns);
-          EXPECT_LE(meeting.end_ns, now_ns + d.receive_ns);
-        }
-      };
-      for (size_t i = 0; i < visits.size(); ++i) {
-        live.Visit(visits[i]);
-        const int64_t next_visit_ns =
-            i + 1 < visits.size() ? visits[i + 1].ready_ns : Flows::kNever;
-        go_to(visits[i].ready_ns);
-        for (int64_t next = live.NextNs(); next < next_visit_ns; next = live.NextNs()) go_to(next);
+      std::stable_sort(visits.begin(), visits.end(), [](const Visit& x, const Visit& y) {
+        return std::pair(x.ready_ns, x.group) < std::pair(y.ready_ns, y.group);
+      });
+      std::map<uint64_t, int64_t> group_ends;
+      for (const Visit& visit : visits) {
+        int64_t& end_ns = group_ends[visit.group];
+        end_ns = std::max(end_ns, ends[visit.token]);
       }
-      EXPECT_THAT(met, ::testing::Each(1));
-      live.Run();
-      EXPECT_TRUE(live.Done());
+      std::map<uint64_t, uint64_t> group_of;
+      for (const Visit& visit : visits) group_of[visit.token] = visit.group;
+      for (const bool ahead : {false, true}) {
+        LiveEvaluation live(graph, d, {}, only, ahead ? 0 : UINT32_MAX);
+        for (uint32_t p = 0; p < program.participants.size(); ++p) live.Initialise(outside, p, 0);
+        std::vector<int> met(ends.size(), 0);
+        size_t waits = 0;
+        const auto go_to = [&, &ends = ends](int64_t now_ns) {
+          for (const Meeting& meeting : live.Run(now_ns)) {
+            ++met[meeting.token];
+            EXPECT_EQ(meeting.end_ns, ends[meeting.token]);
+            if (ahead) {
+              EXPECT_LE(now_ns, group_ends[group_of[meeting.token]]);
+            } else {
+              // Nothing can move the end of a receive whose message is there.
+              EXPECT_GE(meeting.end_ns, now_ns);
+            }
+            EXPECT_LE(meeting.end_ns, now_ns + d.receive_ns);
+          }
+        };
+        for (size_t i = 0; i < visits.size();) {
+          const Visit& first = visits[i];
+          for (; i < visits.size() && visits[i].group == first.group; ++i) live.Visit(visits[i]);
+          go_to(first.ready_ns);
+          const int64_t next_visit_ns = i < visits.size() ? visits[i].ready_ns : Flows::kNever;
+          int64_t now_ns = first.ready_ns;
+          for (int64_t next = live.NextNs(); next < next_visit_ns; next = live.NextNs(), ++waits) {
+            // Something else may wake the caller before.
+            go_to(now_ns + (next - now_ns) / 2);
+            go_to(next);
+            now_ns = next;
+          }
+        }
+        EXPECT_THAT(met, ::testing::Each(1));
+        if (ahead) {
+          EXPECT_LE(waits, group_ends.size());
+        }
+        live.Run();
+        EXPECT_TRUE(live.Done());
+      }
     }
   }
 }

@@ -15,26 +15,20 @@ uint32_t Flows::Add(int64_t start_ns, int64_t alone_ns, const std::vector<LinkSh
   uint32_t number = static_cast<uint32_t>(flows_.size());
   if (free_.empty()) {
     flows_.emplace_back();
+    flow_places_.push_back(0);
   } else {
     number = free_.back();
     free_.pop_back();
   }
   Flow& flow = flows_[number];
-  flow.since_ns = start_ns;
-  flow.left_ns = static_cast<double>(alone_ns);
-  flow.stretch = 1;
+  flow.start_ns = start_ns;
+  flow.alone_ns = alone_ns;
   flow.uses.clear();
   for (const LinkShare& s : shares) {
     if (s.share != 0) flow.uses.push_back({s.link, s.share, 0});
   }
-  begins_.push({start_ns, number, 0});
+  begins_.push({start_ns, number});
   return number;
-}
-
-void Flows::Schedule(uint32_t number, Flow& flow) {
-  flow.ends_ns =
-      flow.since_ns + static_cast<int64_t>(std::ceil(flow.left_ns * flow.stretch - kRounding));
-  ends_.push({flow.ends_ns, number, ++flow.changes});
 }
 
 void Flows::Touch(uint32_t link) {
@@ -43,9 +37,31 @@ void Flows::Touch(uint32_t link) {
   dirty_.push_back(link);
 }
 
+void Flows::Reschedule(uint32_t number) {
+  Link& link = links_[number];
+  if (link.paced.empty()) {
+    if (link.listed) next_.Remove(number, &link_places_);
+    link.listed = false;
+    return;
+  }
+  const double left_ns = link.paced.front().key - link.clock_ns;
+  const int64_t end_ns =
+      link.since_ns + static_cast<int64_t>(std::ceil(left_ns * link.stretch - kRounding));
+  if (link.listed) {
+    next_.Change(number, end_ns, &link_places_);
+  } else {
+    next_.Push(number, end_ns, &link_places_);
+  }
+  link.listed = true;
+}
+
 void Flows::Begin(uint32_t number) {
   Flow& flow = flows_[number];
-  Schedule(number, flow);
+  // It meets others when these are next given their speeds.
+  flow.paced_by = static_cast<uint32_t>(links_.size() - 1);
+  Link& alone = links_[flow.paced_by];
+  alone.paced.Push(number, static_cast<double>(flow.start_ns + flow.alone_ns), &flow_places_);
+  Reschedule(flow.paced_by);
   for (uint32_t i = 0; i < flow.uses.size(); ++i) {
     Use& use = flow.uses[i];
     Link& link = links_[use.link];
@@ -58,6 +74,8 @@ void Flows::Begin(uint32_t number) {
 
 void Flows::Remove(uint32_t number) {
   Flow& flow = flows_[number];
+  links_[flow.paced_by].paced.Remove(number, &flow_places_);
+  Reschedule(flow.paced_by);
   for (const Use& use : flow.uses) {
     Link& link = links_[use.link];
     link.load -= use.share;
@@ -67,46 +85,63 @@ void Flows::Remove(uint32_t number) {
     link.flows.pop_back();
     Touch(use.link);
   }
-  ++flow.changes;
   free_.push_back(number);
 }
 
+uint32_t Flows::MostCrowded(const Flow& flow) const {
+  auto most = static_cast<uint32_t>(links_.size() - 1);
+  uint64_t load = kWholeLink;
+  for (const Use& use : flow.uses) {
+    if (links_[use.link].load <= load) continue;
+    most = use.link;
+    load = links_[use.link].load;
+  }
+  return most;
+}
+
 void Flows::Settle() {
-  ++round_;
+  moving_.clear();
   for (const uint32_t number : dirty_) {
     Link& link = links_[number];
     link.dirty = false;
-    const bool matters = std::max(link.load, link.settled_load) > kWholeLink;
-    link.settled_load = link.load;
-    if (!matters) continue;
-    for (const auto& [other, its_use] : link.flows) {
-      Flow& flow = flows_[other];
-      if (flow.round == round_ || flow.ends_ns <= now_ns_) continue;
-      flow.round = round_;
-      uint64_t most = kWholeLink;
-      for (const Use& use : flow.uses) most = std::max(most, links_[use.link].load);
-      const double stretch = static_cast<double>(most) / kWholeLink;
-      if (stretch == flow.stretch) continue;
-      flow.left_ns -= static_cast<double>(now_ns_ - flow.since_ns) / flow.stretch;
-      flow.since_ns = now_ns_;
-      flow.stretch = stretch;
-      Schedule(other, flow);
+    const uint64_t before = std::exchange(link.settled_load, link.load);
+    if (link.load == before || std::max(link.load, before) <= kWholeLink) continue;
+    link.clock_ns = ClockAt(link, now_ns_);
+    link.since_ns = now_ns_;
+    link.stretch = static_cast<double>(std::max<uint64_t>(link.load, kWholeLink)) / kWholeLink;
+    // Who is paced by another may be paced by a more crowded link, who is paced by this one by a
+    // less crowded one no longer.
+    if (link.load > before) {
+      for (const auto& [flow, its_use] : link.flows) {
+        if (flows_[flow].paced_by != number) moving_.push_back(flow);
+      }
+    } else {
+      for (const auto& entry : link.paced.entries()) moving_.push_back(entry.number);
     }
+    Reschedule(number);
   }
   dirty_.clear();
-}
-
-void Flows::DropStale() {
-  while (!ends_.empty() && flows_[ends_.top().flow].changes != ends_.top().changes) ends_.pop();
+  for (const uint32_t number : moving_) {
+    Flow& flow = flows_[number];
+    const uint32_t to = MostCrowded(flow);
+    if (to == flow.paced_by) continue;
+    Link &from_link = links_[flow.paced_by], &to_link = links_[to];
+    const double left_ns =
+        from_link.paced.entries()[flow_places_[number]].key - ClockAt(from_link, now_ns_);
+    from_link.paced.Remove(number, &flow_places_);
+    Reschedule(flow.paced_by);
+    flow.paced_by = to;
+    to_link.paced.Push(number, ClockAt(to_link, now_ns_) + left_ns, &flow_places_);
+    Reschedule(to);
+  }
 }
 
 int64_t Flows::NextNs() {
   // Nothing more begins at this time only when all that has been added has begun.
   if (!begins_.empty() && begins_.top().ns <= now_ns_) return begins_.top().ns;
   if (!dirty_.empty()) Settle();
-  DropStale();
   return std::min(begins_.empty() ? kNever : begins_.top().ns,
-                  ends_.empty() ? kNever : ends_.top().ns);
+                  next_.empty() ? kNever : next_.front().key);
 }
 
 const std::vector<Flows::End>& Flows::Step() {
@@ -119,10 +154,9 @@ const std::vector<Flows::End>& Flows::Step() {
     begins_.pop();
     Begin(flow);
   }
-  for (DropStale(); !ends_.empty() && ends_.top().ns <= now_ns_; DropStale()) {
-    const uint32_t flow = ends_.top().flow;
-    ended_.push_back({flow, ends_.top().ns});
-    ends_.pop();
+  while (!next_.empty() && next_.front().key <= now_ns_) {
+    const uint32_t flow = links_[next_.front().number].paced.front().number;
+    ended_.push_back({flow, next_.front().key});
     Remove(flow);
   }
   return ended_;

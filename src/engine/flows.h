@@ -22,6 +22,8 @@
 #include <utility>
 #include <vector>
 
+#include "src/engine/indexed_heap.h"
+
 namespace prism::engine {
 
 /// Of a link, while a communication goes on: in units of 1 / kWholeLink.
@@ -39,7 +41,7 @@ class Flows {
     int64_t ns;
   };
 
-  explicit Flows(uint32_t links) : links_(links) {}
+  explicit Flows(uint32_t links) : links_(links + 1), link_places_(links + 1) {}
 
   /// Adds a flow that begins at `start_ns` and would take `alone_ns`; returns a number that is its
   /// own until it has ended. What begins before the last step's time has met nobody until then.
@@ -55,41 +57,48 @@ class Flows {
     uint32_t position;  // in the link's list
   };
   struct Flow {
-    int64_t since_ns = 0, ends_ns = 0;
-    // At since_ns so much of the time alone was left, and from then on it takes `stretch` times as
-    // long.
-    double left_ns = 0, stretch = 1;
-    uint32_t changes = 0;  // of ends_ns, over all that had this number
-    uint32_t round = 0;
+    int64_t start_ns = 0, alone_ns = 0;
+    uint32_t paced_by = 0;  // the link
     std::vector<Use> uses;
   };
+  /// A link paces the flows of which it is the most crowded, and has a clock on which they take the
+  /// time that they take alone: what each has left follows from when it began there, and nothing is
+  /// done to those that go on when the speed changes.
   struct Link {
     uint64_t load = 0, settled_load = 0;
     bool dirty = false;
-    std::vector<std::pair<uint32_t, uint32_t>> flows;  // with the number of the use
+    std::vector<std::pair<uint32_t, uint32_t>> flows;  // all, with the number of the use
+    IndexedHeap<double> paced;                         // by when they end on the link's clock
+    int64_t since_ns = 0;
+    double clock_ns = 0, stretch = 1;  // at since_ns, and how much slower it goes from then on
+    bool listed = false;               // in next_
   };
-  struct Event {
+  struct Start {
     int64_t ns;
-    uint32_t flow, changes;
-    bool operator>(const Event& other) const { return ns > other.ns; }
+    uint32_t flow;
+    bool operator>(const Start& other) const { return ns > other.ns; }
   };
-  using Events = std::priority_queue<Event, std::vector<Event>, std::greater<>>;
 
   void Begin(uint32_t flow);
   void Remove(uint32_t flow);
   void Touch(uint32_t link);
-  /// Gives the flows on links whose load has changed their speeds.
+  /// Gives links whose load has changed their speeds, and flows those that pace them now.
   void Settle();
-  void DropStale();
-  void Schedule(uint32_t number, Flow& flow);
+  static double ClockAt(const Link& link, int64_t ns) {
+    return link.clock_ns + static_cast<double>(ns - link.since_ns) / link.stretch;
+  }
+  uint32_t MostCrowded(const Flow& flow) const;
+  /// The link's next end has changed.
+  void Reschedule(uint32_t link);
 
   int64_t now_ns_ = INT64_MIN;
-  std::vector<Link> links_;
-  std::vector<uint32_t> dirty_;
+  std::vector<Link> links_;  // the last one paces flows that meet nobody
+  std::vector<uint32_t> dirty_, moving_;
   std::vector<Flow> flows_;
   std::vector<uint32_t> free_;
-  Events begins_, ends_;
-  uint32_t round_ = 0;
+  std::priority_queue<Start, std::vector<Start>, std::greater<>> begins_;
+  IndexedHeap<int64_t> next_;  // links by the end of what ends first there
+  std::vector<uint32_t> flow_places_, link_places_;
   std::vector<End> ended_;
 };
 

@@ -135,6 +135,33 @@ TEST(FlowsTest, RandomFlowsEndAsInASimulationInSmallSteps) {
   }
 }
 
+// An all-to-all: each flow uses its sender's port and its receiver's, so the most crowded of its
+// links changes as others end.
+TEST(FlowsTest, MessagesOfAnAllToAllEndAsInASimulationInSmallSteps) {
+  constexpr uint32_t kRanks = kLinks / 2;
+  std::mt19937 random(11);
+  for (int round = 0; round < 10; ++round) {
+    std::vector<Job> jobs;
+    for (uint32_t from = 0; from < kRanks; ++from) {
+      const int64_t start_ns = random() % 500;
+      for (int message = 0; message < 4; ++message) {
+        const auto to = static_cast<uint32_t>(kRanks + random() % kRanks);
+        const auto share = static_cast<uint32_t>(kHalf + random() % kHalf);
+        jobs.push_back(
+            {start_ns, 100 + static_cast<int64_t>(random() % 900), {{from, share}, {to, share}}});
+      }
+    }
+    const std::vector<int64_t> ends = Ends(jobs);
+    constexpr double kStepNs = 0.05;
+    const std::vector<double> expected = EndsInSteps(jobs, kStepNs);
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      EXPECT_NEAR(static_cast<double>(ends[i]), expected[i],
+                  1 + kStepNs * 4 * static_cast<double>(jobs.size()))
+          << round << " " << i;
+    }
+  }
+}
+
 TEST(FlowsTest, OrderOfFlowsDoesNotMatter) {
   std::mt19937 random(5);
   for (int round = 0; round < 50; ++round) {

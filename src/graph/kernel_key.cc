@@ -5,17 +5,13 @@
 #include <cstdlib>
 #include <memory>
 
+#include "src/trace/content_hash.h"
+
 namespace prism::graph {
 namespace {
 
 // Of nvcc, for what has internal linkage: _INTERNAL_<hash>_<length>_<file>_cu_<hash>_<number>.
 constexpr std::string_view kInternal = "_INTERNAL_";
-
-uint64_t Fnv(uint64_t hash, const void* data, size_t bytes) {
-  const auto* p = static_cast<const unsigned char*>(data);
-  for (size_t i = 0; i < bytes; ++i) hash = (hash ^ p[i]) * trace::kFnvPrime;
-  return hash;
-}
 
 }  // namespace
 
@@ -37,15 +33,15 @@ std::string NormalizedKernelName(std::string_view name) {
 
 uint64_t KernelKey(const Kernel& kernel) {
   const std::string name = NormalizedKernelName(kernel.name);
-  uint64_t hash = Fnv(trace::kFnvOffset, name.data(), name.size());
-  hash = Fnv(hash, &kernel.kind, sizeof kernel.kind);
-  hash = Fnv(hash, kernel.grid, sizeof kernel.grid);
-  hash = Fnv(hash, kernel.block, sizeof kernel.block);
-  hash = Fnv(hash, &kernel.shared_bytes, sizeof kernel.shared_bytes);
-  hash = Fnv(hash, &kernel.bytes, sizeof kernel.bytes);
+  uint64_t hash = trace::Fnv(trace::kFnvOffset, name.data(), name.size());
+  hash = trace::Fnv(hash, &kernel.kind, sizeof kernel.kind);
+  hash = trace::Fnv(hash, kernel.grid, sizeof kernel.grid);
+  hash = trace::Fnv(hash, kernel.block, sizeof kernel.block);
+  hash = trace::Fnv(hash, &kernel.shared_bytes, sizeof kernel.shared_bytes);
+  hash = trace::Fnv(hash, &kernel.bytes, sizeof kernel.bytes);
   const uint32_t parameters =
       kernel.parameters == trace::kParametersVary ? trace::kParametersUnknown : kernel.parameters;
-  return Fnv(hash, &parameters, sizeof parameters);
+  return trace::Fnv(hash, &parameters, sizeof parameters);
 }
 
 }  // namespace prism::graph

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "src/trace/crc32c.h"
+#include "src/trace/chunk_file.h"
 
 namespace prism::trace {
 namespace {
@@ -118,12 +118,6 @@ absl::Status Rename(const RankIdentity& identity, const ChunkHeader& chunk, Payl
   }
 }
 
-template <class Header>
-void Sign(Header* header) {
-  header->header_crc32c = 0;
-  header->header_crc32c = ExtendCrc32c(0, header, sizeof *header);
-}
-
 }  // namespace
 
 absl::Status CopyAs(const Reader& source, const RankIdentity& identity, const std::string& path) {
@@ -133,29 +127,23 @@ absl::Status CopyAs(const Reader& source, const RankIdentity& identity, const st
   // What the reader has checked is what is copied: chunks, their sizes and what is in them.
   if (absl::Status status = source.CheckNodes(); !status.ok()) return status;
   std::ifstream in(source.path(), std::ios::binary);
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  const auto failed = [&](const std::string& what) {
-    return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
+  const auto failed = [&] {
+    return absl::UnavailableError(absl::StrCat(source.path(), ": ", std::strerror(errno)));
   };
   FileHeader file;
-  if (!in.read(reinterpret_cast<char*>(&file), sizeof file)) return failed(source.path());
+  if (!in.read(reinterpret_cast<char*>(&file), sizeof file)) return failed();
   file.rank = identity.rank;
-  Sign(&file);
-  out.write(reinterpret_cast<const char*>(&file), sizeof file);
+  ChunkFile out(path, file);
   ChunkHeader chunk;
   while (in.read(reinterpret_cast<char*>(&chunk), sizeof chunk)) {
     const uint64_t padded = (chunk.bytes + kChunkAlignment - 1) / kChunkAlignment * kChunkAlignment;
     Payload payload(padded, '\0');
     in.read(payload.data(), static_cast<std::streamsize>(padded));
-    if (static_cast<uint64_t>(in.gcount()) < chunk.bytes) return failed(source.path());
+    if (static_cast<uint64_t>(in.gcount()) < chunk.bytes) return failed();
     if (absl::Status status = Rename(identity, chunk, &payload); !status.ok()) return status;
-    chunk.crc32c = ExtendCrc32c(0, payload.data(), chunk.bytes);
-    Sign(&chunk);
-    out.write(reinterpret_cast<const char*>(&chunk), sizeof chunk);
-    out.write(payload.data(), static_cast<std::streamsize>(padded));
+    out.Add(chunk.kind, chunk.sequence, chunk.first, chunk.count, {payload.data(), chunk.bytes});
   }
-  out.close();
-  return out ? absl::OkStatus() : failed(path);
+  return out.Close();
 }
 
 }  // namespace prism::trace

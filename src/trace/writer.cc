@@ -18,6 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "src/trace/content_hash.h"
 #include "src/trace/crc32c.h"
 #include "src/trace/pending.h"
 
@@ -40,24 +41,9 @@ constexpr size_t kCutAlways = 4096;
 constexpr size_t kBlock = 256;
 constexpr size_t kBlocks = 256;
 
-uint64_t Fnv(uint64_t hash, const void* data, size_t bytes) {
-  const auto* p = static_cast<const unsigned char*>(data);
-  for (size_t i = 0; i < bytes; ++i) hash = (hash ^ p[i]) * kFnvPrime;
-  return hash;
-}
-
-uint64_t KernelHash(std::string_view name, const KernelRecord& k) {
-  uint64_t hash = Fnv(kFnvOffset, name.data(), name.size());
-  hash = Fnv(hash, &k.kind, sizeof(k.kind));
-  hash = Fnv(hash, k.grid, sizeof(k.grid));
-  hash = Fnv(hash, k.block, sizeof(k.block));
-  hash = Fnv(hash, &k.shared_bytes, sizeof(k.shared_bytes));
-  return Fnv(hash, &k.bytes, sizeof(k.bytes));
-}
-
 uint64_t SpanHash(const std::vector<uint32_t>& kernels, const std::vector<uint64_t>& kernel_hash) {
   uint64_t hash = kFnvOffset;
-  for (uint32_t id : kernels) hash = (hash ^ kernel_hash[id]) * kFnvPrime;
+  for (uint32_t id : kernels) hash = ExtendSpanHash(hash, kernel_hash[id]);
   return hash;
 }
 

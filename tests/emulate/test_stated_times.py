@@ -123,6 +123,42 @@ def test_another_job_is_predicted(prism, trainer, tmp_path):
     check_what_if(prism, prism.job, profile, true(4, 4), f"replicas:{replicas}=2", "micro-batches=2", bar=LARGER_JOB_BAR)
 
 
+MEAN_BAR = 0.003  # of bench/host_accuracy.py
+
+
+def test_ranks_that_differ_in_sizes_are_timed_by_some_of_them(prism, trainer, tmp_path):
+    """Eight ranks of a mixture of experts, of which one is slower: it says so by what it passes to its kernels. Two of the others run, and
+    one more as a check; against the job."""
+    world, slow = 8, 5
+    job = ["--timed", "--dp", str(world), "--ep", str(world), "--layers", "2", "--micro-batches", "2", "--steps", "6", "--imbalance", "0.5",
+           "--straggler", f"{slow}:1.2"]  # fmt: skip
+    hostcuda = prism.path.parents[1] / "hostcuda/bin/hostcuda"
+    run = subprocess.run([hostcuda, "run", "--clock", "virtual", "--", trainer, "--launch", str(world), *job], capture_output=True, text=True,
+                         check=False, timeout=300, env=os.environ | {"HOSTCUDA_MEMORY_LIMIT": "0", "HOSTCUDA_SESSION": f"true-run-{os.getpid()}"})
+    assert run.returncode == 0, run.stderr
+    truth, clock = step_times(run.stdout), {"HOSTCUDA_CLOCK": "virtual"}
+    captured, profile = tmp_path / "captured", tmp_path / "netprofile.json"
+    torchrun = pathlib.Path(sys.executable).parent / "torchrun"
+    assert prism("capture", "--target", "h200x8", "--job", captured, "--", torchrun, "--no-python", "--nproc-per-node", world, trainer, *job,
+                 env={"PRISM_KERNEL_PARAMETERS": "1"}).code == 0  # fmt: skip
+    assert prism("netprofile", "--device", "host", "--ranks", world, "--groups", world, "--sizes", "4B:64MiB:2", "--repeats", 1, "--iterations", 1,
+                 "--out", profile, env=clock).code == 0  # fmt: skip
+    result = prism("calibrate", captured, "--clock", "virtual", "--network", profile, "--job", prism.job, "--slices", 2, "--check", 1, "--json")
+    assert result.code == 0, result.err
+    answer = json.loads(result.out)
+    assert prism("check", prism.job).code == 0
+    simulated = prism("simulate", prism.job, "--network", profile, "--json", "--timeline", "none")
+    periods = [step["ns"] - EVENT_NS for step in json.loads(simulated.out)["steps"]]
+    assert sum(periods[1:]) == pytest.approx(sum(truth[1:]), rel=MEAN_BAR)
+    ran, retimed = [part["rank"] for part in answer["slices"]], answer["retimed"]
+    (checked,) = retimed["checked"]
+    assert len(ran) == 4 and slow in ran and checked["rank"] in ran
+    assert sorted(ran + retimed["ranks"]) == list(range(world))
+    assert retimed["interpolated"] > 0  # sizes that neither of the two had
+    assert retimed["largest_difference"] == pytest.approx(checked["retimed_span_ns"] / checked["span_ns"] - 1)
+    assert abs(retimed["largest_difference"]) < MEAN_BAR
+
+
 def test_virtual_clock_of_a_gpu_is_refused(prism, tmp_path):
     command = ("torchrun", "--nproc-per-node", 2, "train.py")
     result = prism("emulate", tmp_path, "--device", "cuda", "--clock", "virtual", "--", *command)
