@@ -782,7 +782,7 @@ class StubPeers final : public VirtualPeers {
     call.record.peer = static_cast<int32_t>(peer);
     return call;
   }
-  void Arrive(uint32_t, uint32_t, const OpRecord&, uint64_t, uint64_t token,
+  void Arrive(uint32_t, uint32_t, const OpRecord&, uint64_t, uint64_t token, uint64_t /*group*/,
               int64_t now_ns) override {
     if (!blocked) met.push_back({token, now_ns + late_ns, now_ns + late_ns + cost_ns});
   }

@@ -99,7 +99,8 @@ TEST_F(GraphPeersTest, RankThatKeepsTimeMeetsAsTheWholeEvaluationSays) {
         EXPECT_EQ(other->record.count, record.count);
       }
       expected[token] = i.end_ns;
-      peers.Arrive(comm, member[comm], record, op.b, token++, i.start_ns);
+      peers.Arrive(comm, member[comm], record, op.b, token, token, i.start_ns);
+      ++token;
       for (const auto& meeting : peers.Advance(INT64_MAX)) met[meeting.token] = meeting.end_ns;
     }
     ASSERT_FALSE(expected.empty());
@@ -117,7 +118,7 @@ TEST_F(GraphPeersTest, InstantPeersAreThereBeforeTheRank) {
   const graph::Program& program = graph.program_of(graph.ranks[0]);
   for (uint32_t i = 0; i < 3; ++i) {
     const int64_t now_ns = 100 + 10 * i;  // long before they would have computed anything
-    peers.Arrive(graph.ranks[0].comm[0], 0, RecordOf(graph.ranks[0], program, 0), i, i, now_ns);
+    peers.Arrive(graph.ranks[0].comm[0], 0, RecordOf(graph.ranks[0], program, 0), i, i, i, now_ns);
     const auto met = peers.Advance(INT64_MAX);
     ASSERT_EQ(met.size(), 1u);
     EXPECT_EQ(met[0].met_ns, i == 0 ? now_ns : std::max<int64_t>(now_ns, 100 + 70 * i));
@@ -141,7 +142,7 @@ TEST_F(GraphPeersTest, MessageOfAnotherSizeIsCounted) {
   ASSERT_TRUE(peers.Join(0, 2, 0, 0).ok());
   wire::OpRecord record = RecordOf(graph.ranks[0], graph.program_of(graph.ranks[0]), 0);
   record.count += 1;
-  peers.Arrive(graph.ranks[0].comm[0], 0, record, 0, 1, 0);
+  peers.Arrive(graph.ranks[0].comm[0], 0, record, 0, 1, 1, 0);
   EXPECT_EQ(peers.resized(), 1u);
 }
 
