@@ -1,8 +1,10 @@
 #include "src/calibrate/kinds.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "src/base/status.h"
@@ -52,6 +54,45 @@ class Constants {
   std::map<Launch, uint32_t> of_;
 };
 
+/// Ranks of one program that say the same of their launches whenever they make them.
+struct Part {
+  Slice slice;
+  Outline outline;  // of its first rank
+  Constants constants;
+  std::vector<trace::KernelRecord> kernels;
+};
+
+bool SameKernels(const std::vector<trace::KernelRecord>& one,
+                 std::span<const trace::KernelRecord> other) {
+  return one.size() == other.size() &&
+         std::memcmp(one.data(), other.data(), other.size_bytes()) == 0;
+}
+
+/// A program does not know its kernels' parameters, and a straggler may state its time in them.
+absl::StatusOr<std::vector<Part>> PartsOf(const graph::Graph& graph, const Slice& slice) {
+  std::vector<Part> parts;
+  for (const uint32_t rank : slice.ranks) {
+    PRISM_ASSIGN_OR_RETURN(const trace::Reader trace, trace::Reader::Open(graph.ranks[rank].path));
+    auto part = std::find_if(parts.begin(), parts.end(), [&](const Part& p) {
+      return SameKernels(p.kernels, trace.kernels());
+    });
+    if (part == parts.end()) {
+      Outline outline = OutlineOf(trace);
+      Constants constants(outline);
+      part = std::find_if(parts.begin(), parts.end(),
+                          [&](const Part& p) { return !p.constants.Contradict(constants); });
+      if (part == parts.end()) {
+        part = parts.insert(part, {{rank, {}},
+                                   std::move(outline),
+                                   std::move(constants),
+                                   {trace.kernels().begin(), trace.kernels().end()}});
+      }
+    }
+    part->slice.ranks.push_back(rank);
+  }
+  return parts;
+}
+
 struct Candidate {
   Slice slice;
   uint64_t size;  // of all launches
@@ -67,26 +108,23 @@ struct Family {
 
 absl::StatusOr<std::vector<Kind>> KindsOf(const graph::Graph& graph, uint32_t most_slices) {
   std::vector<Family> families;
-  for (Slice& slice : Slices(graph)) {
-    Outline outline;
-    if (most_slices != 0) {
-      PRISM_ASSIGN_OR_RETURN(const trace::Reader trace,
-                             trace::Reader::Open(graph.ranks[slice.representative].path));
-      outline = OutlineOf(trace);
+  for (const Slice& slice : Slices(graph)) {
+    PRISM_ASSIGN_OR_RETURN(std::vector<Part> parts, PartsOf(graph, slice));
+    for (Part& part : parts) {
+      uint64_t size = 0;
+      for (const std::vector<Item>& items : part.outline.items) {
+        for (const Item& item : items) size += item.size;
+      }
+      auto family = families.end();
+      if (most_slices != 0) {
+        family = std::find_if(families.begin(), families.end(), [&](const Family& f) {
+          return f.shape == part.outline.shape && !f.constants.Contradict(part.constants);
+        });
+      }
+      if (family == families.end())
+        family = families.insert(family, {part.outline.shape, std::move(part.constants), {}});
+      family->members.push_back({std::move(part.slice), size});
     }
-    const Constants constants(outline);
-    uint64_t size = 0;
-    for (const std::vector<Item>& items : outline.items) {
-      for (const Item& item : items) size += item.size;
-    }
-    auto family = families.end();
-    if (most_slices != 0) {
-      family = std::find_if(families.begin(), families.end(), [&](const Family& f) {
-        return f.shape == outline.shape && !f.constants.Contradict(constants);
-      });
-    }
-    if (family == families.end()) family = families.insert(family, {outline.shape, constants, {}});
-    family->members.push_back({std::move(slice), size});
   }
   std::vector<Kind> kinds;
   for (Family& family : families) {

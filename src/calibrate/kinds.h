@@ -1,6 +1,7 @@
 // Kinds: which ranks of a captured job have to run so that all of it is timed.
 //
-// Ranks that share a program do the same, so one of each program runs. Ranks whose programs differ
+// Ranks that share a program do the same, so one of each program runs; two where some of them state
+// other parameters of their launches. Ranks whose programs differ
 // in sizes alone (Outline) are of one kind: some of them run, from the least work to the most, and
 // the others are timed by what those took (Retime). Where launches carry hashes of their parameters
 // (PRISM_KERNEL_PARAMETERS), ranks of a kind also agree in those that are the same every time: what

@@ -32,6 +32,7 @@ struct How {
   bool parameters = false;
   uint32_t slow_rank = UINT32_MAX;   // whose kernels state another time
   uint32_t other_rank = UINT32_MAX;  // that does something else
+  bool alike = false;                // all have one size, and there are no messages
 };
 
 // A layer with experts: a product, an exchange of messages, a kernel as large as what was received,
@@ -46,6 +47,10 @@ void Write(const std::string& path, uint32_t rank, const How& how) {
   w.Communicator({5, kWorld, rank, 0, 0}, ranks.data());
   w.CommInit(5);
   std::vector<int64_t> ns;
+  const auto rows = [&](uint32_t step) { return Rows(how.alike ? 0 : rank, step); };
+  const auto talks = [&](uint32_t peer, uint32_t step) {
+    return !how.alike && Talks(rank, peer, step);
+  };
   const auto launch = [&](const char* name, uint32_t blocks, int64_t span_ns, uint32_t says) {
     const uint32_t grid[3] = {blocks, 1, 1};
     w.Launch(compute, w.Kernel(KernelKind::kKernel, name, grid, kBlock, 0, 0,
@@ -55,7 +60,7 @@ void Write(const std::string& path, uint32_t rank, const How& how) {
   };
   for (uint32_t step = 0; step < kSteps; ++step) {
     if (how.measured) w.HostTime(20'000);
-    w.Memory(trace::MemoryKind::kDevice, 1000 * Rows(rank, step), 0x1000 + step);
+    w.Memory(trace::MemoryKind::kDevice, 1000 * rows(step), 0x1000 + step);
     // What is said of a product is always the same; a seed is not.
     launch("product", 64, 9'000, rank == how.slow_rank ? 11 : 10);
     launch("draw", 8, 2'000, 1000 + 10 * step + rank);
@@ -65,9 +70,9 @@ void Write(const std::string& path, uint32_t rank, const How& how) {
     call.comm = 5;
     call.call_site = w.String("here");
     uint32_t messages = 0;
-    for (uint32_t peer = 0; peer < kWorld; ++peer) messages += Talks(rank, peer, step) ? 2 : 0;
+    for (uint32_t peer = 0; peer < kWorld; ++peer) messages += talks(peer, step) ? 2 : 0;
     for (uint32_t peer = 0; peer < kWorld; ++peer) {
-      if (!Talks(rank, peer, step)) continue;
+      if (!talks(peer, step)) continue;
       for (const CommOp op : {CommOp::kSend, CommOp::kRecv}) {
         call.op = static_cast<uint32_t>(op);
         call.peer = static_cast<int32_t>(peer);
@@ -78,8 +83,8 @@ void Write(const std::string& path, uint32_t rank, const How& how) {
     }
     w.Record(exchange, 2, step + 1);
     w.Wait(compute, 2, step + 1), ns.push_back(-1);
-    launch("experts", Rows(rank, step), 4'000 + 30 * Rows(rank, step), 10);
-    launch("sum", Rows(rank, step), 1'000 + 5 * Rows(rank, step), 10);
+    launch("experts", rows(step), 4'000 + 30 * rows(step), 10);
+    launch("sum", rows(step), 1'000 + 5 * rows(step), 10);
     if (rank == how.other_rank) launch("more", 1, 100, 10);
     w.SyncStream(compute);
   }
@@ -147,6 +152,21 @@ TEST_F(KindsTest, StragglersAreToldByParametersThatAreAlwaysTheSame) {
   ASSERT_EQ(kinds.size(), 2u);
   EXPECT_THAT(Run(kinds[1]), ElementsAre(4));
   EXPECT_EQ(kinds[0].slices.size() + kinds[0].retimed.size(), 5u);
+}
+
+// A program does not know its kernels' parameters: the straggler shares the others'.
+TEST_F(KindsTest, StragglersOfOneProgramRunForThemselves) {
+  for (const uint32_t most : {0, 2}) {
+    const std::string folder = WriteAll("alike" + std::to_string(most),
+                                        {.parameters = true, .slow_rank = 4, .alike = true});
+    ASSERT_EQ(graph::LoadJob(folder)->programs.size(), 1u);
+    const std::vector<Kind> kinds = Kinds(folder, most);
+    ASSERT_EQ(kinds.size(), 2u);
+    EXPECT_THAT(kinds[0].slices[0].ranks, ElementsAre(0, 1, 2, 3, 5));
+    EXPECT_THAT(kinds[1].slices[0].ranks, ElementsAre(4));
+    EXPECT_EQ(kinds[1].slices[0].representative, 4u);
+  }
+  EXPECT_EQ(Kinds(WriteAll("unknown", {.slow_rank = 4, .alike = true}), 2).size(), 1u);
 }
 
 // Against what the rank writes when it is measured itself.

@@ -59,6 +59,8 @@ void Flows::Begin(uint32_t number) {
   Flow& flow = flows_[number];
   // It meets others when these are next given their speeds.
   flow.paced_by = static_cast<uint32_t>(links_.size() - 1);
+  flow.is_new = true;
+  new_.push_back(number);
   Link& alone = links_[flow.paced_by];
   alone.paced.Push(number, static_cast<double>(flow.start_ns + flow.alone_ns), &flow_places_);
   Reschedule(flow.paced_by);
@@ -74,6 +76,7 @@ void Flows::Begin(uint32_t number) {
 
 void Flows::Remove(uint32_t number) {
   Flow& flow = flows_[number];
+  flow.is_new = false;
   links_[flow.paced_by].paced.Remove(number, &flow_places_);
   Reschedule(flow.paced_by);
   for (const Use& use : flow.uses) {
@@ -121,6 +124,11 @@ void Flows::Settle() {
     Reschedule(number);
   }
   dirty_.clear();
+  // Also where one has come as another went: the link's speed is the same.
+  for (const uint32_t number : new_) {
+    if (std::exchange(flows_[number].is_new, false)) moving_.push_back(number);
+  }
+  new_.clear();
   for (const uint32_t number : moving_) {
     Flow& flow = flows_[number];
     const uint32_t to = MostCrowded(flow);

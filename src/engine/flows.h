@@ -59,6 +59,7 @@ class Flows {
   struct Flow {
     int64_t start_ns = 0, alone_ns = 0;
     uint32_t paced_by = 0;  // the link
+    bool is_new = false;    // since the last speeds were given
     std::vector<Use> uses;
   };
   /// A link paces the flows of which it is the most crowded, and has a clock on which they take the
@@ -93,7 +94,7 @@ class Flows {
 
   int64_t now_ns_ = INT64_MIN;
   std::vector<Link> links_;  // the last one paces flows that meet nobody
-  std::vector<uint32_t> dirty_, moving_;
+  std::vector<uint32_t> dirty_, new_, moving_;
   std::vector<Flow> flows_;
   std::vector<uint32_t> free_;
   std::priority_queue<Start, std::vector<Start>, std::greater<>> begins_;

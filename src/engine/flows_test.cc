@@ -73,6 +73,14 @@ TEST(FlowsTest, TwoThatFillALinkHalveItWhileBothAreThere) {
               ElementsAre(1300, 1000));
 }
 
+// The link is as full as before: only who is on it has changed.
+TEST(FlowsTest, OneThatComesAsAnotherGoesMeetsWhoIsThere) {
+  EXPECT_THAT(Ends({{0, 100, {{0, kWholeLink}}},
+                    {0, 200, {{0, kWholeLink}}},
+                    {200, 100, {{0, kWholeLink}}}}),
+              ElementsAre(200, 400, 400));
+}
+
 TEST(FlowsTest, TheMostCrowdedOfItsLinksSlowsAFlow) {
   const uint32_t three = kQuarter * 3;
   // Link 0 carries 1.5 and link 1 carries 1.75 until the first flow has ended, 1.75 times as late;
