@@ -64,7 +64,7 @@ struct Part {
 
 bool SameKernels(const std::vector<trace::KernelRecord>& one,
                  std::span<const trace::KernelRecord> other) {
-  return one.size() == other.size() &&
+  return one.size() == other.size() && !one.empty() &&
          std::memcmp(one.data(), other.data(), other.size_bytes()) == 0;
 }
 

@@ -69,9 +69,14 @@ std::optional<LaunchTimes::Answer> LaunchTimes::Draw(uint64_t site, uint64_t siz
   const auto line = [&](uint64_t at) {
     return s.base_ns + s.ns_per_size * static_cast<double>(at);
   };
-  // Far beyond what was measured a line may come to nothing.
+  // Where a line comes near nothing it says little: no launch takes longer for less, nor grows by
+  // more than its work.
   const double to = line(size), from = line(near.size);
-  const double factor = to > 0 && from > 0 ? to / from : 1;
+  const double by_work =
+      static_cast<double>(size) / static_cast<double>(std::max<uint64_t>(near.size, 1));
+  const double factor = to > 0 && from > 0
+                            ? std::clamp(to / from, std::min(1.0, by_work), std::max(1.0, by_work))
+                            : 1;
   return Answer{std::llround(static_cast<double>(near.ns) * factor), false};
 }
 

@@ -51,6 +51,22 @@ TEST(LaunchTimesTest, ChanceOfNearSizesIsKept) {
   EXPECT_THAT(drawn, ::testing::ElementsAre(1000, 2000));
 }
 
+// The line through these meets zero between the sizes: nothing takes longer for less work, nor
+// grows by more than its work.
+TEST(LaunchTimesTest, ALineThatComesNearNothingDoesNotRuinATime) {
+  LaunchTimes times;
+  times.Add(1, 8, 5000);
+  times.Add(1, 16, 6000);
+  times.Add(1, 100, 55'000);
+  times.Add(1, 128, 80'000);
+  for (uint64_t key = 0; key < 8; ++key) {
+    const auto answer = times.Draw(1, 12, key);
+    ASSERT_TRUE(answer.has_value());
+    EXPECT_GE(answer->ns, 4500);  // of 16, by 12 / 16
+    EXPECT_LE(answer->ns, 7500);  // of 8, by 12 / 8
+  }
+}
+
 TEST(LaunchTimesTest, WhatNothingIsKnownOfHasNoTime) {
   LaunchTimes times;
   times.Add(1, 10, 100);

@@ -125,6 +125,36 @@ class Retiming {
                                    [](const Item& x, const Item& y) { return x.what == y.what; });
       if (!same) return other("does not do on its streams what is done by");
     }
+    PRISM_RETURN_IF_ERROR(Sound(measured_));
+    return Sound(captured_);
+  }
+
+  /// What is looked up below, and no reader has to know.
+  static absl::Status Sound(const Outlined& of) {
+    const auto bad = [&](const char* what) {
+      return absl::DataLossError(absl::StrCat("the trace of rank ", of.trace.rank(), " names ",
+                                              what, " that is not in it"));
+    };
+    const auto has = [](const std::vector<uint32_t>& all, uint32_t one) {
+      return std::find(all.begin(), all.end(), one) != all.end();
+    };
+    for (const auto part : of.trace.memory()) {
+      for (const trace::MemoryRecord& record : part) {
+        if (!has(of.outline.threads, record.thread)) return bad("a thread");
+      }
+    }
+    for (const uint32_t thread : of.outline.threads) {
+      for (const Node& node : of.trace.nodes(thread)) {
+        if (node.kind == NodeKind::kCommInit && !has(of.outline.communicators, node.a))
+          return bad("a communicator");
+        if (node.kind != NodeKind::kEnqueue) continue;
+        const auto stream = std::find(of.outline.streams.begin(), of.outline.streams.end(), node.a);
+        if (stream == of.outline.streams.end()) return bad("a stream");
+        const std::vector<Item>& items =
+            of.outline.items[static_cast<size_t>(stream - of.outline.streams.begin())];
+        if (items.empty() || items.back().node < node.b) return bad("a node");
+      }
+    }
     return absl::OkStatus();
   }
 
@@ -139,7 +169,7 @@ class Retiming {
     std::vector<uint64_t>& index = index_[number];
     index.resize(nodes.size() + 1);
     for (size_t i = 0; i < from.size();) {
-      index[from[i].node] = made.size();
+      for (uint32_t n = 0; n < from[i].nodes; ++n) index[from[i].node + n] = made.size();
       Node node = nodes[from[i].node];
       size_t items = 1;
       if (from[i].launches()) {

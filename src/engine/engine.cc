@@ -1047,8 +1047,9 @@ class LiveEvaluation::State {
 LiveEvaluation::LiveEvaluation(const Graph& graph, const Durations& durations,
                                const Options& options, std::vector<uint8_t> outside,
                                uint32_t waits_before_look)
+    // Delays are told by place in the evaluation, of which a look ahead is a copy.
     : state_(std::make_unique<State>(graph, durations, options, std::move(outside),
-                                     waits_before_look)) {}
+                                     options.delays.empty() ? waits_before_look : UINT32_MAX)) {}
 LiveEvaluation::~LiveEvaluation() = default;
 
 void LiveEvaluation::Initialise(uint32_t rank, uint32_t participant, int64_t ready_ns) {

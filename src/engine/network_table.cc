@@ -130,6 +130,8 @@ void NetworkTable::Straighten(std::vector<Point>* points) {
     for (size_t i = first; i <= last; ++i) {
       const double off = p[i].ns - l.ns - l.slope * (p[i].bytes - l.at_bytes);
       l.misfit += weight(i) * off * off;
+      // No time is nothing or less; nor is it beyond what a double can tell.
+      if (!(p[i].ns - off > 0) || !std::isfinite(l.misfit)) l.misfit = INFINITY;
     }
     return l;
   };

@@ -525,6 +525,28 @@ TEST(NetworkTableTest, NoiseOfOneSizeIsThatOfItsLine) {
   EXPECT_NEAR(static_cast<double>(within) / sizes, 0.9, 0.08);
 }
 
+// Whatever somebody measured or wrote: a line through it is no reason for a time of nothing or
+// less.
+TEST(NetworkTableTest, TimesOfACurveThatIsNoneStayTimes) {
+  for (const double first_ns : {1e3, 1e-300}) {
+    NetworkProfile profile;
+    const double ns[] = {first_ns, 10, 100};
+    for (const uint64_t mib : {1, 2, 3}) {
+      profile.entries.push_back(
+          Entry(CommOp::kAllGather, std::nullopt, OnNode(4), mib * kMiB, ns[mib - 1]));
+      profile.entries.back().p10_ns = 0.7 * ns[mib - 1];
+      profile.entries.back().p90_ns = 1.4 * ns[mib - 1];
+      profile.entries.back().samples = 3;
+    }
+    const NetworkTable table(profile);
+    for (uint64_t bytes = kMiB; bytes <= 3 * kMiB; bytes += kMiB / 2) {
+      const auto time = *table.TimeOf(H200(), CommOp::kAllGather, kInt8, bytes, OnNode(4));
+      EXPECT_GE(time.ns, 0) << bytes;
+      EXPECT_TRUE(std::isfinite(time.doubt)) << bytes << " " << first_ns;
+    }
+  }
+}
+
 // Why sizes are interpolated as they are: each size left out in turn and told from the others, on
 // curves as NCCL has them (its formulas: the fastest of three protocols) with noise.
 TEST(NetworkTableTest, StraightLinesBeatLogarithmicOnesOnNcclsCurves) {

@@ -54,6 +54,14 @@ absl::StatusOr<Layout> FindLayout(const Graph& graph, uint32_t number) {
   if (found == graph.communicators.end()) return bad("is none that the job uses");
   if (graph.ranks.size() != graph.world)
     return absl::FailedPreconditionError("ranks without a trace cannot be replicated");
+  for (const Communicator& c : graph.communicators) {
+    for (const Member& member : c.members) {
+      if (member.rank == kNone) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("not all ranks of ", Named(c), " are known: their traces are incomplete"));
+      }
+    }
+  }
   const std::vector<uint32_t>& members = found->world_ranks;
   if (members.size() < 2) return bad("has one member: there are no replicas");
   Layout layout;
@@ -509,6 +517,10 @@ absl::StatusOr<Graph> WithoutReplicaOf(const Graph& graph, uint32_t communicator
   PRISM_RETURN_IF_ERROR(RankIndex(graph, failed, " to fail").status());
   PRISM_ASSIGN_OR_RETURN(Layout layout, FindLayout(graph, communicator));
   PRISM_ASSIGN_OR_RETURN(const std::vector<Role> roles, FindRoles(graph, &layout));
+  if (layout.block == layout.replicas) {
+    return absl::FailedPreconditionError(
+        "what the job's communicators join is all of its replicas: none is left without one");
+  }
   const auto block_of = [&](uint32_t rank) { return layout.ReplicaOf(rank) / layout.block; };
   Copies copies{1, layout.replicas - layout.block, {}, {{}}};
   for (const Rank& rank : graph.ranks) {
