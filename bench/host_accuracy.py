@@ -193,9 +193,9 @@ class Runner:
         log.write_text(text)
         progress(f"host_accuracy: {log.parent.name}/{log.stem}: {seconds:.0f} s, code {code}")
         if code is None:
-            raise RunFailed(f"{log}: no end after {self.options.timeout:g} s: {last_error(text)}")
+            raise RunFailed(f"{log.parent.name}/{log.name}: no end after {self.options.timeout:g} s: {last_error(text)}")
         if code != 0:
-            raise RunFailed(f"{log}: code {code}: {last_error(text)}")
+            raise RunFailed(f"{log.parent.name}/{log.name}: code {code}: {last_error(text)}")
         return text
 
     def verb(self, name: str, folder: Path, job: str, environment: dict[str, str], *arguments) -> str:

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "src/base/status.h"
+#include "src/graph/measured.h"
 #include "src/trace/chunk_file.h"
 #include "src/trace/content_hash.h"
 
@@ -25,16 +26,10 @@ using trace::SyncKind;
 
 constexpr int64_t kUnknown = -1;
 
-/// Of each sequence's nodes.
+/// Of each sequence's nodes; a sequence without times has none.
 std::vector<std::vector<int64_t>> TimesOf(const Reader& trace) {
-  std::vector<std::vector<int64_t>> times(trace.sequences().size());
-  for (const trace::Timing& t : trace.timings()) {
-    std::vector<int64_t>& own = times[t.sequence];
-    own.resize(trace.nodes(t.sequence).size(), kUnknown);
-    for (uint64_t i = 0; i < t.ns.size() && t.first + i < own.size(); ++i) {
-      if (t.ns[i] >= 0) own[t.first + i] = t.ns[i];
-    }
-  }
+  std::vector<std::vector<int64_t>> times = graph::MeasuredNs(trace);
+  times.resize(trace.sequences().size());
   return times;
 }
 

@@ -61,6 +61,19 @@ std::vector<double> EndsInSteps(const std::vector<Job>& jobs, double step_ns) {
   return ends;
 }
 
+void ExpectEndsAsInSteps(const std::vector<Job>& jobs, int round) {
+  const std::vector<int64_t> ends = Ends(jobs);
+  constexpr double kStepNs = 0.05;
+  const std::vector<double> expected = EndsInSteps(jobs, kStepNs);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    // A step that an end or a begin falls into is wrong by itself at most, and there are two a
+    // flow; ends are whole nanoseconds.
+    EXPECT_NEAR(static_cast<double>(ends[i]), expected[i],
+                1 + kStepNs * 4 * static_cast<double>(jobs.size()))
+        << round << " " << i;
+  }
+}
+
 TEST(FlowsTest, FlowsThatLeaveRoomDoNotMeet) {
   EXPECT_THAT(Ends({{0, 1000, {{0, kHalf}}}, {100, 500, {{0, kHalf}}}, {0, 70, {}}}),
               ElementsAre(1000, 600, 70));
@@ -130,16 +143,7 @@ TEST(FlowsTest, RandomFlowsEndAsInASimulationInSmallSteps) {
   std::mt19937 random(3);
   for (int round = 0; round < 30; ++round) {
     const std::vector<Job> jobs = Random(&random, 2 + round % 9);
-    const std::vector<int64_t> ends = Ends(jobs);
-    constexpr double kStepNs = 0.05;
-    const std::vector<double> expected = EndsInSteps(jobs, kStepNs);
-    for (size_t i = 0; i < jobs.size(); ++i) {
-      // A step that an end or a begin falls into is wrong by itself at most, and there are two a
-      // flow; ends are whole nanoseconds.
-      EXPECT_NEAR(static_cast<double>(ends[i]), expected[i],
-                  1 + kStepNs * 4 * static_cast<double>(jobs.size()))
-          << round << " " << i;
-    }
+    ExpectEndsAsInSteps(jobs, round);
   }
 }
 
@@ -159,14 +163,7 @@ TEST(FlowsTest, MessagesOfAnAllToAllEndAsInASimulationInSmallSteps) {
             {start_ns, 100 + static_cast<int64_t>(random() % 900), {{from, share}, {to, share}}});
       }
     }
-    const std::vector<int64_t> ends = Ends(jobs);
-    constexpr double kStepNs = 0.05;
-    const std::vector<double> expected = EndsInSteps(jobs, kStepNs);
-    for (size_t i = 0; i < jobs.size(); ++i) {
-      EXPECT_NEAR(static_cast<double>(ends[i]), expected[i],
-                  1 + kStepNs * 4 * static_cast<double>(jobs.size()))
-          << round << " " << i;
-    }
+    ExpectEndsAsInSteps(jobs, round);
   }
 }
 

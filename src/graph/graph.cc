@@ -26,35 +26,6 @@ using trace::Reader;
 // would not help.
 constexpr size_t kMaxCandidates = 4;
 
-// Medians of the samples of each node. Most have one: what was recorded is in a row of chunks.
-std::vector<std::vector<int64_t>> Measured(const Reader& trace) {
-  std::vector<std::vector<int64_t>> medians;
-  if (trace.timings().empty()) return medians;
-  medians.resize(trace.sequences().size());
-  absl::flat_hash_map<std::pair<uint32_t, uint64_t>, std::vector<int64_t>> several;
-  for (const trace::Timing& t : trace.timings()) {
-    std::vector<int64_t>& own = medians[t.sequence];
-    if (own.empty()) own.resize(trace.nodes(t.sequence).size(), -1);
-    for (uint64_t i = 0; i < t.ns.size() && t.first + i < own.size(); ++i) {
-      if (t.ns[i] < 0) continue;
-      int64_t& ns = own[t.first + i];
-      if (ns >= 0) {
-        std::vector<int64_t>& samples = several[{t.sequence, t.first + i}];
-        if (samples.empty()) samples.push_back(ns);
-        samples.push_back(t.ns[i]);
-      } else {
-        ns = t.ns[i];
-      }
-    }
-  }
-  for (auto& [node, samples] : several) {
-    const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
-    std::nth_element(samples.begin(), middle, samples.end());
-    medians[node.first][node.second] = *middle;
-  }
-  return medians;
-}
-
 // Splits traces into the programs that a script ran one after the other, in that order: another one
 // begins where a rank comes again or the world is another.
 std::vector<std::vector<Reader>> Launches(std::vector<Reader> traces) {
@@ -343,7 +314,7 @@ absl::StatusOr<Graph> BuildGraph(std::vector<Reader> traces, const LoadOptions& 
       if (inserted) graph.channels.push_back(channel);
       rank.channel.push_back(it->second);
     }
-    rank.measured_ns = Measured(t);
+    rank.measured_ns = MeasuredNs(t);
     std::string meta;
     for (std::string_view part : t.meta()) {
       if (!meta.empty()) meta += "\n";

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "src/base/status.h"
@@ -272,6 +273,34 @@ void ResampleSequence(SequenceSteps sequence, const TrainingSteps& steps, bool w
 }
 
 }  // namespace
+
+std::vector<std::vector<int64_t>> MeasuredNs(const trace::Reader& trace) {
+  std::vector<std::vector<int64_t>> medians;
+  if (trace.timings().empty()) return medians;
+  medians.resize(trace.sequences().size());
+  absl::flat_hash_map<std::pair<uint32_t, uint64_t>, std::vector<int64_t>> several;
+  for (const trace::Timing& t : trace.timings()) {
+    std::vector<int64_t>& own = medians[t.sequence];
+    if (own.empty()) own.resize(trace.nodes(t.sequence).size(), -1);
+    for (uint64_t i = 0; i < t.ns.size() && t.first + i < own.size(); ++i) {
+      if (t.ns[i] < 0) continue;
+      int64_t& ns = own[t.first + i];
+      if (ns >= 0) {
+        std::vector<int64_t>& samples = several[{t.sequence, t.first + i}];
+        if (samples.empty()) samples.push_back(ns);
+        samples.push_back(t.ns[i]);
+      } else {
+        ns = t.ns[i];
+      }
+    }
+  }
+  for (auto& [node, samples] : several) {
+    const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
+    std::nth_element(samples.begin(), middle, samples.end());
+    medians[node.first][node.second] = *middle;
+  }
+  return medians;
+}
 
 void AlignCommunications(Graph* graph) {
   if (std::all_of(graph->ranks.begin(), graph->ranks.end(),

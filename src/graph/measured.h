@@ -23,12 +23,17 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "src/graph/graph.h"
 #include "src/graph/step.h"
 
 namespace prism::graph {
+
+/// Of each node of each sequence the median of its samples, in ns; -1: none. Most have one: what
+/// was recorded is in a row of chunks. Empty: the trace has no times.
+std::vector<std::vector<int64_t>> MeasuredNs(const trace::Reader& trace);
 
 /// Replaces measured durations of communications by those of the transfers. To be done once.
 void AlignCommunications(Graph* graph);

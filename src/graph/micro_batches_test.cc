@@ -1,14 +1,11 @@
 #include "src/graph/micro_batches.h"
 
-#include <stdlib.h>
-
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "src/graph/testing/synthetic.h"
+#include "src/graph/testing/synthetic_job_test.h"
 
 namespace prism::graph {
 namespace {
@@ -51,25 +48,7 @@ TEST(FindStepPeriodTest, OneMicroBatchIsNone) {
   EXPECT_EQ(Found(""), "");
 }
 
-class RepeatMicroBatchesTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "/micro_batches_test_XXXXXX";
-    directory_ = mkdtemp(pattern.data());
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
-
-  Graph Load(const SyntheticJob& job) {
-    const std::string directory = directory_ + "/" + std::to_string(jobs_++);
-    EXPECT_EQ(testing::WriteJob(directory, job), 0);
-    absl::StatusOr<Graph> graph = LoadJob(directory);
-    EXPECT_TRUE(graph.ok()) << graph.status();
-    return *std::move(graph);
-  }
-
-  std::string directory_;
-  int jobs_ = 0;
-};
+using RepeatMicroBatchesTest = testing::SyntheticJobTest;
 
 // Where a program's waits wait, without regard to how its slots are numbered.
 std::vector<std::string> Described(const Program& program) {

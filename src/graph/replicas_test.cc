@@ -1,16 +1,13 @@
 #include "src/graph/replicas.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "src/graph/check.h"
-#include "src/graph/testing/synthetic.h"
+#include "src/graph/testing/synthetic_job_test.h"
 
 namespace prism::graph {
 namespace {
@@ -18,23 +15,9 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::JobKind;
-using testing::SyntheticJob;
 
-class ReplicasTest : public ::testing::Test {
+class ReplicasTest : public testing::SyntheticJobTest {
  protected:
-  void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "/replicas_test_XXXXXX";
-    directory_ = mkdtemp(pattern.data());
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
-
-  Graph Load(const SyntheticJob& job) {
-    const std::string directory = directory_ + "/" + std::to_string(jobs_++);
-    EXPECT_EQ(testing::WriteJob(directory, job), 0);
-    absl::StatusOr<Graph> graph = LoadJob(directory);
-    EXPECT_TRUE(graph.ok()) << graph.status();
-    return *std::move(graph);
-  }
   // Two ranks shard by tensors, `data` by batches, in two stages.
   Graph Hybrid(uint32_t data) {
     return Load(
@@ -48,9 +31,6 @@ class ReplicasTest : public ::testing::Test {
     ADD_FAILURE() << "there is none";
     return 0;
   }
-
-  std::string directory_;
-  int jobs_ = 0;
 };
 
 std::vector<std::vector<uint32_t>> Groups(const Graph& graph) {
