@@ -30,20 +30,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gpu_jobs import JOBS
 from intervals import interval
 from provenance import ROOT, gpus, provenance
 from torchrun import RunFailed, progress, run_training, torchrun
 
 SCHEMA = 1
 WARM_UP = 2  # steps that do not count
-GPT = ("train_gpt.py", "--preset", "1b", "--dtype", "bf16", "--seq", "2048")
-CASES = {
-    "ddp": (*GPT, "--parallel", "ddp", "--micro-batch", "4", "--recompute"),
-    "fsdp2": (*GPT, "--parallel", "fsdp2", "--micro-batch", "4", "--recompute"),
-    "tensor": (*GPT, "--parallel", "tp", "--micro-batch", "8", "--recompute"),
-    "expert": ("train_moe.py", "--preset", "small", "--hidden", "2048", "--heads", "32", "--key-value-heads", "8",
-               "--feed-forward", "2048", "--dtype", "bf16", "--seq", "2048", "--micro-batch", "8"),
-}  # fmt: skip
+CASES = {name: JOBS[name] for name in ("ddp", "fsdp2", "tensor", "expert")}
 BARS = {"replay": 0.005, "delay": 0.01, "cost": 0.01}
 
 

@@ -1,9 +1,10 @@
 // SpanTimer: how long the GPU takes for the spans and communications of a rank that records.
 //
-// An event is put before and behind each of them, on their own stream; a thread of its own asks for
-// the time between when both are complete and writes it as timing of the node. A duration is thus
-// what the stream was occupied for: of a communication from this rank being ready to its end. On a
-// virtual clock every launch is a span, and its time what the stream worked
+// An event is put before and behind each of them, on their own stream (spans of a stream that lags
+// behind the host share one where only the program's events are between them); a thread of its own
+// asks for the time between when both are complete and writes it as timing of the node. A duration
+// is thus what the stream was occupied for: of a communication from this rank being ready to its
+// end. On a virtual clock every launch is a span, and its time what the stream worked
 // (DriverClock::BusyTime). Inactive (every call returns at once) until Start.
 //
 // A host that is slower than the GPU leaves gaps between a span's launches. With HoldIdleStreams a
@@ -43,7 +44,9 @@ class SpanTimer {
 
   /// Before work that extends or begins a span.
   void BeforeLaunch(CUstream stream, bool per_thread);
-  /// Before anything else on the stream: ends the span in front of it.
+  /// Before an event is recorded: ends the span in front of it.
+  void BeforeRecord(CUstream stream, bool per_thread);
+  /// Before anything else on the stream, which may take time: the same.
   void BeforeNode(CUstream stream, bool per_thread);
 
   /// The host has waited for the launch that comes next: the span's time is the call's, too.

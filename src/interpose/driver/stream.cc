@@ -87,7 +87,7 @@ void Recorded(trace::Writer* writer, CUevent event, CUstream stream, bool per_th
 }
 
 CUresult EventRecord(Route real, CUevent event, CUstream stream) {
-  if (Writer() != nullptr) SpanTimer::Get().BeforeNode(stream, real.per_thread);
+  if (Writer() != nullptr) SpanTimer::Get().BeforeRecord(stream, real.per_thread);
   const CUresult result = real(event, stream);
   if (trace::Writer* writer = Writer(); writer != nullptr && result == CUDA_SUCCESS) {
     Recorded(writer, event, stream, real.per_thread);
@@ -96,7 +96,7 @@ CUresult EventRecord(Route real, CUevent event, CUstream stream) {
 }
 
 CUresult EventRecordWithFlags(Route real, CUevent event, CUstream stream, unsigned flags) {
-  if (Writer() != nullptr) SpanTimer::Get().BeforeNode(stream, real.per_thread);
+  if (Writer() != nullptr) SpanTimer::Get().BeforeRecord(stream, real.per_thread);
   const CUresult result = real(event, stream, flags);
   if (trace::Writer* writer = Writer(); writer != nullptr && result == CUDA_SUCCESS) {
     Recorded(writer, event, stream, real.per_thread);
