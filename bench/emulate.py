@@ -7,7 +7,8 @@
     bench/emulate.py evaluate --out runs --output FILE               # anywhere: compares, prints and writes the result
 
 `predict` captures each case on the GPU (all ranks on it), calibrates it, and emulates rank 0 with the others played as
-calibrated. The prediction is the median step that the emulated program itself prints, steps from the third on.
+calibrated. GPUs of a kind differ by a few percent, and a job takes its slowest one's time: where there are several, the one is that on which a matrix
+product takes longest while all are busy. The prediction is the median step that the emulated program itself prints, steps from the third on.
 A case in whose true profile rank 0's GPU idles for more than a tenth of a step is bound by the host, whose speed is that of the machine at the time: listed
 apart, no part of the bars.
 
@@ -21,6 +22,7 @@ missed (iteration time: mean error 3 %, each 5 %; memory of rank 0: allocated eq
 import argparse
 import json
 import os
+import re
 import shlex
 import shutil
 import statistics
@@ -35,6 +37,7 @@ from provenance import ROOT, gpus, provenance
 from torchrun import RANK_LINE, STEP_LINE, RunFailed, last_error, progress, run_to_end, torchrun
 
 SCHEMA = 1
+PRODUCT_LINE = re.compile(r"^rank (\d+) normal +([\d.]+) ms", re.M)
 WARM_UP = 2  # steps that do not count
 HELD_OUT = ("fsdp2-3b", "expert-wide")  # never looked at while the method was made
 IDLE_SHARE = 0.1  # of a step's time, beyond which a case is bound by the host
@@ -79,8 +82,25 @@ def figures(text: str) -> dict:
     return {"step_ms": statistics.median(steps[WARM_UP:]), "steps_ms": steps, "allocated": allocated, "reserved": reserved, "device_used": used}
 
 
+def slowest_gpu(runner: Runner) -> dict:
+    """Makes the slowest GPU the one that ranks run on. Returns its number and by GPU the milliseconds of a product; nothing where there is one GPU."""
+    options, here = runner.options, len(gpus())
+    if here < 2:
+        return {}
+    text = runner.run([*torchrun(options.python, here), ROOT / "bench/programs/power.py", "normal"], options.out / "products.log")
+    times = {int(rank): float(ms) for rank, ms in PRODUCT_LINE.findall(text)}
+    if len(times) != here:
+        raise RunFailed(f"{len(times)} of {here} GPUs were timed")
+    slowest = max(times, key=times.__getitem__)
+    os.environ["PRISM_REAL_DEVICES"] = str(slowest)
+    return {"gpu": slowest, "product_ms": times}
+
+
 def predict(options: argparse.Namespace) -> int:
     runner, failed, predictions = Runner(options), False, {}
+    options.out.mkdir(parents=True, exist_ok=True)
+    slowest = slowest_gpu(runner)
+    progress(f"emulate: {slowest}")
     network = ("--network", options.network) if options.network else ()
     device = ("--device", "cuda")  # without a GPU: host_accuracy.py, on the virtual clock
     for case in options.cases:
@@ -101,7 +121,7 @@ def predict(options: argparse.Namespace) -> int:
         except RunFailed as failure:
             failed = True
             progress(f"emulate: {case}: {failure}")
-    write_predictions(options.out, {**provenance(), "gpus": gpus(), "world": options.world, "cases": predictions})
+    write_predictions(options.out, {**provenance(), "gpus": gpus(), "slowest": slowest, "world": options.world, "cases": predictions})
     return 1 if failed else 0
 
 

@@ -1,6 +1,7 @@
 """Times a matrix product on every GPU at once by what its operands hold, and beside other work: what a GPU at its power limit makes of it.
 
-    torchrun --nproc-per-node 2 power.py
+    torchrun --nproc-per-node 2 power.py              # all kinds of operands, and what is beside
+    torchrun --nproc-per-node 2 power.py normal zeros  # these operands
 
 Prints for each kind the median time of a product of 8192 x 8192 bf16 matrices on each rank, and clock (MHz) and power (W) of all GPUs meanwhile.
 """
@@ -8,6 +9,7 @@ Prints for each kind the median time of a product of 8192 x 8192 bf16 matrices o
 import os
 import statistics
 import subprocess
+import sys
 from collections.abc import Callable
 
 import torch
@@ -69,10 +71,10 @@ def main() -> None:
         ms = statistics.median(first.elapsed_time(last) / PRODUCTS for first, last in rounds[COUNTED:])
         print(f"rank {rank} {what:24} {ms:.4f} ms  {seen}", flush=True)
 
-    for what, make in operands.items():
-        time(what, make(), normal())
+    for what in sys.argv[1:] or operands:
+        time(what, operands[what](), normal())
     left, right = normal(), normal()
-    for what, also in beside.items():
+    for what, also in beside.items() if len(sys.argv) == 1 else ():
         time("normal, " + what, left, right, also)
     dist.destroy_process_group()
 
