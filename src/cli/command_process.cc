@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -50,6 +51,7 @@ CommandProcess::~CommandProcess() {
     close(fd);
     if (pump.log >= 0) close(pump.log);
   }
+  if (child_fd_ >= 0) close(child_fd_);
   if (signal_fd_ >= 0) {
     close(signal_fd_);
     sigprocmask(SIG_SETMASK, &old_mask_, nullptr);
@@ -127,6 +129,10 @@ absl::Status CommandProcess::Start(const CommandOptions& options) {
     child_ = -1;
     return ErrnoStatus(error, fmt::format("run {}", words[0]));
   }
+  // SIGCHLD alone would not do: it may go to a thread that some library has made.
+  child_fd_ = static_cast<int>(syscall(SYS_pidfd_open, child_, 0));
+  if (child_fd_ < 0) return ErrnoStatus(errno, "pidfd_open");
+  loop_->Add(child_fd_, [this] { Reap(); });
   return absl::OkStatus();
 }
 
@@ -225,6 +231,7 @@ void CommandProcess::Reap() {
     if (pid != child_) continue;  // an orphan of the command's: adopted, so that none is left
     ended_ = true;
     status_ = status;
+    loop_->Remove(child_fd_);
     if (on_end_) on_end_();
   }
 }

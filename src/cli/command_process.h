@@ -105,6 +105,7 @@ class CommandProcess {
   rlimit old_files_{};
   int signal_fd_ = -1;
   pid_t child_ = -1;
+  int child_fd_ = -1;  // is readable when it has ended
   bool ended_ = false;
   int status_ = 0;
   bool killed_ = false;

@@ -45,6 +45,7 @@ class Session {
 
  private:
   absl::Status Prepare();
+  absl::Status FindTarget();
   std::map<std::string, std::string> Environment() const;
   void Describe(const std::map<std::string, std::string>& environment);
   absl::Status ReadTraces(RecordResult* result) const;
@@ -71,6 +72,14 @@ absl::Status Session::Prepare() {
   }
   PRISM_ASSIGN_OR_RETURN(cuda_, FindCuda(options_.device, installation_.hostcuda, command_.python));
   if (options_.device == Device::kCuda) PRISM_RETURN_IF_ERROR(CheckNoStandIns(command_.python));
+  PRISM_ASSIGN_OR_RETURN(runtime_, RuntimeFolder::Make());
+  PRISM_ASSIGN_OR_RETURN(job_, JobDirectory::Create(options_.job, options_.force,
+                                                    wire::kProtocolVersion, trace::kFormatVersion));
+  return absl::OkStatus();
+}
+
+// Asks NVML, which may make threads.
+absl::Status Session::FindTarget() {
   if (options_.target.has_value()) {
     target_ = *options_.target;
   } else if (options_.device == Device::kHost) {
@@ -78,9 +87,6 @@ absl::Status Session::Prepare() {
   } else {
     PRISM_ASSIGN_OR_RETURN(target_, TargetOfMachine(cuda_.nvml));
   }
-  PRISM_ASSIGN_OR_RETURN(runtime_, RuntimeFolder::Make());
-  PRISM_ASSIGN_OR_RETURN(job_, JobDirectory::Create(options_.job, options_.force,
-                                                    wire::kProtocolVersion, trace::kFormatVersion));
   return absl::OkStatus();
 }
 
@@ -166,9 +172,10 @@ absl::StatusOr<RecordResult> Session::Run() {
     stopped = Clock::now();
     process_.Signal(signal);
   });
-  const std::map<std::string, std::string> environment = Environment();
   process_.StartGuard(fmt::format("{}={}", wire::kEnvTraceDir, job_->trace_directory()),
                       runtime_->path());
+  PRISM_RETURN_IF_ERROR(FindTarget());
+  const std::map<std::string, std::string> environment = Environment();
   Describe(environment);
   PRISM_RETURN_IF_ERROR(job_->Save());
 
