@@ -705,7 +705,8 @@ bool Engine::RunQueue(Stream& stream, std::unique_lock<std::mutex>& lock) {
     QueueEntry finished = std::move(stream.queue.front());
     stream.queue.pop_front();
     Finish(stream);
-    if (finished.label.type == CU_GRAPH_NODE_TYPE_GRAPH && finished.started_ns != 0) {
+    // A graph or a library's work (a collective) takes until it says that it is done.
+    if (finished.work != nullptr && finished.started_ns != 0) {
       stream.busy_ns += clock_.NowNs() - finished.started_ns;
     } else {
       stream.busy_ns += finished.duration_ns;

@@ -40,7 +40,9 @@ TEST(CommandProcess, SeesTheEndBesideAThreadThatTakesItsSignals) {
     EventLoop loop;
     CommandProcess command(&loop);
     command.TakeSignals([](int) {});
-    ASSERT_TRUE(command.Start({.words = {"/bin/sh", "-c", "exit 3"}, .environment = {}, .log_folder = {}}).ok());
+    ASSERT_TRUE(
+        command.Start({.words = {"/bin/sh", "-c", "exit 3"}, .environment = {}, .log_folder = {}})
+            .ok());
     const auto begin = std::chrono::steady_clock::now();
     while (!command.ended() && std::chrono::steady_clock::now() - begin < kLongest)
       loop.RunOnce(50);

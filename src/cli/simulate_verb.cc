@@ -49,6 +49,9 @@ class SimulateVerb final : public Verb {
                    "first two; odd-steps or even-steps: what the nearest such step has")
         ->type_name("WHICH")
         ->capture_default_str();
+    app.add_flag("--waits-as-measured", waits_as_measured_,
+                 "Leave in a recorded communication what its rank waited for others, so that it "
+                 "waits twice: what aligning communications adds");
     app.add_option("--delay", delays_,
                    "What if: TIME more of host time on RANK at the beginning of every training "
                    "step (1:5ms); may be repeated")
@@ -76,6 +79,7 @@ class SimulateVerb final : public Verb {
                       "own, odd, even, all, odd-steps or even-steps");
     }
     options.samples = *samples;
+    options.align_communications = !waits_as_measured_;
     for (const std::string& text : delays_) {
       PRISM_ASSIGN_OR_RETURN(const report::StepDelay delay, ParseDelay(text));
       options.delays.push_back(delay);
@@ -105,6 +109,7 @@ class SimulateVerb final : public Verb {
   ReportFlags flags_;
   std::string timeline_;
   std::string samples_ = "own";
+  bool waits_as_measured_ = false;
   std::vector<std::string> what_if_;
   std::vector<std::string> delays_;
 };

@@ -345,7 +345,7 @@ absl::StatusOr<Graph> BuildGraph(std::vector<Reader> traces, const LoadOptions& 
     }
     graph.warnings.push_back(text);
   }
-  AlignCommunications(&graph);
+  if (options.align_communications) AlignCommunications(&graph);
   if (!incomplete.empty()) {
     graph.warnings.push_back(absl::StrCat(
         "incomplete traces of ranks ", RankList(incomplete),

@@ -84,6 +84,9 @@ struct LoadOptions {
   bool allow_incomplete = false;
   /// Which of the programs that a script ran as the same ranks, counted from 1; 0: the last.
   uint32_t launch = 0;
+  /// Take from measured communications what a rank waited for others in them (measured.h). Without,
+  /// it waits twice.
+  bool align_communications = true;
 };
 
 /// Name of a rank's trace in its job directory: "trace/rank-00003.prt".

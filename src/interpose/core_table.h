@@ -94,6 +94,10 @@ struct CoreTable {
   /// thread, is no work of the program and is not traced, but its kernels are measured for the next
   /// trace_comm on their stream.
   void (*nccl_scope)(int change);
+  /// Around a call of the real NCCL that enqueues on the stream: measures what it enqueues where
+  /// its kernels are not launched through the driver's interface (on a virtual clock).
+  void (*before_nccl_work)(CUstream stream);
+  void (*after_nccl_work)(CUstream stream);
 
   // The driver's clock, where it is virtual (driver/driver_clock.h); else they do nothing.
   /// -1 before, +1 after calls of prism's own, which take no time.

@@ -291,8 +291,10 @@ absl::StatusOr<Report> Build(const std::string& directory, const ReportOptions& 
     return opened.status();
   }
 
-  absl::StatusOr<graph::Graph> graph = graph::LoadJob(
-      directory, {.allow_incomplete = options.allow_incomplete, .launch = options.launch});
+  absl::StatusOr<graph::Graph> graph =
+      graph::LoadJob(directory, {.allow_incomplete = options.allow_incomplete,
+                                 .launch = options.launch,
+                                 .align_communications = options.align_communications});
   PRISM_ASSIGN_OR_RETURN(engine::Target target, TargetOf(job, graph.ok() ? graph->world : 0,
                                                          options.target, &report.warnings));
   PredictOptions predict;

@@ -39,6 +39,7 @@ struct ReportOptions {
   uint32_t launch = 0;  // which of the programs that the command ran, from 1; 0: the last
   std::string timeline_path = {};  // "": none is written
   graph::Samples samples = graph::Samples::kOwn;
+  bool align_communications = true;
   std::vector<StepDelay> delays = {};
   std::vector<engine::WhatIf> what_if = {};
 };

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+EVENT_NS = 1000  # what cudaEventRecord takes: a step lies between two of them, of which one is in simulate's period
 LAYOUT = ("--timed", "--dp", 2, "--pp", 2, "--ep", 2, "--jitter", 0.05, "--imbalance", 0.5, "--steps", 3)
 WORLD = 4
 
@@ -26,3 +27,26 @@ def test_steps_recorded_under_torchrun_take_the_true_runs_time(prism, tmp_path):
     assert steps[0] == steps[1]
     check = prism("check", "--json", prism.job)
     assert check.code == 0 and json.loads(check.out)["ranks"] == WORLD, check.out
+
+
+def test_what_was_recorded_is_played_back_to_the_nanosecond(prism, tmp_path):
+    clock = {"HOSTCUDA_CLOCK": "virtual", "PRISM_RECORD_TIMES": "1"}
+    trainer = prism.path.parents[1] / "examples/moe_trainer"
+    network = tmp_path / "network.json"  # for what a start costs
+    measured = prism("netprofile", "--device", "host", "--ranks", 2, "--types", "bf16", "--operations", "AllReduce,Send", "--sizes", "1KiB:64KiB:8",
+                     "--repeats", 1, "--iterations", 1, "--out", network, env=clock)
+    assert measured.code == 0, measured.err
+    recorded = prism("record", "--device", "host", "--job", prism.job, "--", "torchrun", "--standalone", "--no-python", "--nproc-per-node", WORLD,
+                     trainer, "--timed", "--dp", 2, "--pp", 2, "--ep", 2, "--imbalance", 0.5, "--straggler", "1:1.3", "--micro-batches", 4,
+                     "--hidden", 1024, "--steps", 6, "--json", tmp_path / "recorded.json", env=clock)
+    assert recorded.code == 0, recorded.err
+    true = [round(step["milliseconds"] * 1e6) for step in json.loads((tmp_path / "recorded.json").read_text())["steps"]]
+
+    def played(*flags):
+        simulated = prism("simulate", prism.job, "--json", "--timeline", "none", "--network", network, *flags)
+        assert simulated.code == 0, simulated.err
+        return [step["ns"] - EVENT_NS for step in json.loads(simulated.out)["steps"]]
+
+    assert played()[1:] == true[1:]  # the first has what comes before
+    # Without alignment those that wait for the straggler wait twice.
+    assert all(longer > 1.05 * step for longer, step in zip(played("--waits-as-measured")[1:], true[1:], strict=True))

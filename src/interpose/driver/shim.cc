@@ -365,6 +365,14 @@ const CoreTable kCoreTable = {
     .nccl_memory = [](uint32_t ordinal, int64_t bytes,
                       uint32_t comm) { return Rank::Get().NcclMemory(ordinal, bytes, comm); },
     .nccl_scope = [](int change) { t_nccl_depth += change; },
+    .before_nccl_work =
+        [](CUstream stream) {
+          if (DriverClock::is_virtual()) SpanTimer::Get().BeforeNcclKernel(stream);
+        },
+    .after_nccl_work =
+        [](CUstream stream) {
+          if (DriverClock::is_virtual()) SpanTimer::Get().AfterNcclKernel(stream);
+        },
     .charge = &DriverClock::Charge,
     .work = &DriverClock::Work,
 };

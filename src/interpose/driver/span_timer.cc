@@ -42,7 +42,7 @@ struct TimedEvent {
 struct Pending {
   uint32_t stream;
   uint64_t node;
-  bool is_enqueued;  // a span that the host has not waited for
+  bool is_enqueued;  // the host has not waited for it
   TimedEvent *start, *end;
 };
 
@@ -278,7 +278,7 @@ void Write(trace::Writer* writer, uint32_t stream, Samples& samples) {
   samples.ns.clear();
 }
 
-/// What the node took. A span's launches may come late, so its gaps are the host's, where the
+/// What the node took. What it launches may come late, so its gaps are the host's, where the
 /// driver can tell them.
 int64_t TimeBetween(const Pending& node) {
   uint64_t busy_ns = 0;
@@ -453,7 +453,7 @@ void SpanTimer::Communicated(uint32_t number) {
     if (interval->end == nullptr) {
       GiveBack(state, interval->start);
     } else {
-      state.pending.push_back({number, node, false, interval->start, interval->end});
+      state.pending.push_back({number, node, true, interval->start, interval->end});
     }
     t_nccl->erase(interval);
     return;

@@ -125,6 +125,11 @@ void Recorder::Destroyed(ncclComm_t comm) {
   state.comms.erase(comm);
 }
 
+void Recorder::Before(const Call& call) {
+  const CoreTable* core = Core();
+  if (core != nullptr && Group().depth == 0) core->before_nccl_work(call.stream);
+}
+
 void Recorder::Operation(ncclComm_t comm, const Call& call) {
   const CoreTable* core = Core();
   if (core == nullptr) return;
@@ -161,12 +166,19 @@ void Recorder::Operation(ncclComm_t comm, const Call& call) {
   if (group.depth > 0) {
     group.calls.push_back(pending);
   } else {
+    core->after_nccl_work(pending.stream);
     Write(*core, pending, 1);
   }
 }
 
 void Recorder::GroupStart() {
   if (Core() != nullptr) ++Group().depth;
+}
+
+void Recorder::BeforeGroupEnd() {
+  const CoreTable* core = Core();
+  if (core == nullptr || Group().depth != 1) return;
+  for (const Pending& call : Group().calls) core->before_nccl_work(call.stream);
 }
 
 void Recorder::GroupEnd(bool done) {
@@ -176,6 +188,7 @@ void Recorder::GroupEnd(bool done) {
   if (group.depth == 0 || --group.depth > 0) return;
   std::vector<Pending> calls;
   calls.swap(group.calls);
+  for (const Pending& call : calls) core->after_nccl_work(call.stream);
   if (!done) return;
   // As capture posts them: one unit a communicator, in the order of their first calls.
   std::vector<std::pair<uint32_t, std::vector<Pending*>>> units;

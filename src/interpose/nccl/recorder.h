@@ -35,9 +35,13 @@ class Recorder {
   static void Created(ncclComm_t comm, const void* unique_id, size_t bytes, int size, int rank);
   static void Split(ncclComm_t parent, int color, ncclComm_t comm);
   static void Destroyed(ncclComm_t comm);
+  /// Before NCCL takes the call.
+  static void Before(const Call& call);
   /// After NCCL has taken the call.
   static void Operation(ncclComm_t comm, const Call& call);
   static void GroupStart();
+  /// Before NCCL's own.
+  static void BeforeGroupEnd();
   /// After NCCL's own; `done`: it launched what was in the group.
   static void GroupEnd(bool done);
 };

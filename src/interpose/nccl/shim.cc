@@ -258,11 +258,11 @@ bool Began(ncclResult_t result) { return result == ncclSuccess || result == nccl
 template <class... A>
 ncclResult_t Dispatch(Route real, const Call& call, A... arguments) {
   if (const Emulation* emulation = Emulated()) return Communicate(*emulation, call);
+  const Recorder::Call recorded{call.op,   call.dtype, call.reduction,
+                                call.peer, call.count, reinterpret_cast<CUstream>(call.stream)};
+  Recorder::Before(recorded);
   const ncclResult_t result = real(arguments...);
-  if (Began(result)) {
-    Recorder::Operation(call.comm, {call.op, call.dtype, call.reduction, call.peer, call.count,
-                                    reinterpret_cast<CUstream>(call.stream)});
-  }
+  if (Began(result)) Recorder::Operation(call.comm, recorded);
   return result;
 }
 
@@ -364,6 +364,7 @@ ncclResult_t GroupStart(Route real) {
 ncclResult_t GroupEnd(Route real) {
   const Emulation* emulation = Emulated();
   if (emulation == nullptr) {
+    Recorder::BeforeGroupEnd();
     const ncclResult_t result = real();
     Recorder::GroupEnd(Began(result));
     return result;
