@@ -705,8 +705,9 @@ bool Engine::RunQueue(Stream& stream, std::unique_lock<std::mutex>& lock) {
     QueueEntry finished = std::move(stream.queue.front());
     stream.queue.pop_front();
     Finish(stream);
-    // A graph or a library's work (a collective) takes until it says that it is done.
-    if (finished.work != nullptr && finished.started_ns != 0) {
+    const bool is_graph = finished.label.type == CU_GRAPH_NODE_TYPE_GRAPH;
+    if (finished.started_ns != 0 && (is_graph || finished.duration_ns == 0)) {
+      // A graph or a library's work (a collective): until it said that it was done.
       stream.busy_ns += clock_.NowNs() - finished.started_ns;
     } else {
       stream.busy_ns += finished.duration_ns;
