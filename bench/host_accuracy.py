@@ -45,6 +45,7 @@ SCHEMA = 1
 WARM_UP = 2  # iterations that do not count
 MEAN_BAR, MAXIMUM_BAR = 0.003, 0.01
 PROFILED_RANKS = 16
+EXACT_PAYLOAD = "16KiB"  # that moves in the captured job: counts of rows and summaries do, most rows do not
 EVENT_NS = 1000  # what cudaEventRecord takes: a step lies between two of them, of which one is in simulate's period
 STEP_LINE = re.compile(r"^step \d+ +([\d.]+) ms", re.M)
 CLASSES = ("pipeline", "interleave", "nodes", "jitter", "straggler", "imbalance")
@@ -312,7 +313,7 @@ def predict_case(runner: Runner, case: Case, steps: int) -> dict:
              "--operations", "AllReduce,AllGather,ReduceScatter,AlltoAll,Send", "--sizes", options.sizes, "--repeats", repeats,
              "--iterations", 1, "--out", network],
             folder / "netprofile.log", clock)  # fmt: skip
-    capture(runner, case, folder, "captured", steps)
+    capture(runner, case, folder, "captured", steps, "--exact-payload", EXACT_PAYLOAD)
     runner.verb("calibrate", folder, "calibrated", clock, folder / "captured", "--clock", "virtual", "--network", network)
     draws = min(max(DRAWN_RANKS // case.world, DRAWS[0]), DRAWS[1])
     answer = simulated(runner, folder, "calibrated", folder / "simulated.log", "--network", network, "--draws", draws,
