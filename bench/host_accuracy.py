@@ -8,7 +8,7 @@
 
 No GPU is involved, and no time is the machine's: kernels and host work take stated times, communications those of hostnccl's links.
 A seed draws configurations of examples/cpp/moe_trainer (parallel sizes, model, micro-batches, jitter, a straggler, imbalanced
-experts) and clusters (nodes, links). `predict` measures the links (prism netprofile, at most 16 ranks), captures the job,
+experts) and clusters (nodes, links); a job whose true run would cost more than WAKEUPS is made smaller (`affordable`). `predict` measures the links (prism netprofile, at most 16 ranks), captures the job,
 calibrates it, and predicts by `simulate` and by `emulate` of rank 0. `truth` runs all ranks. An iteration time is the mean of the
 iterations after the first two.
 
@@ -18,7 +18,7 @@ prediction, but the same routing. Of the trainer's own `--jitter` that cannot be
 
 `ablate` predicts the cases again, each time with one thing done otherwise (ABLATIONS), and holds that against the same truth.
 
-Every phase goes on where it stopped: what is there is not run again. Exit code: 0, 1 if a run failed, 3 if a bar was missed
+Every phase goes on where it stopped: what is there is not run again. `--jobs` cases run at the same time: what comes out is the same. Exit code: 0, 1 if a run failed, 3 if a bar was missed
 (error of `emulate` and of `simulate`: mean 0.3 %, each 1 %).
 """
 
@@ -31,7 +31,10 @@ import random
 import re
 import statistics
 import sys
+import time
 import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from predictions import completed_verb, read_predictions, write_predictions
@@ -42,10 +45,13 @@ SCHEMA = 1
 WARM_UP = 2  # iterations that do not count
 MEAN_BAR, MAXIMUM_BAR = 0.003, 0.01
 PROFILED_RANKS = 16
+EXACT_PAYLOAD = "16KiB"  # that moves in the captured job: counts of rows and summaries do, most rows do not
 EVENT_NS = 1000  # what cudaEventRecord takes: a step lies between two of them, of which one is in simulate's period
 STEP_LINE = re.compile(r"^step \d+ +([\d.]+) ms", re.M)
 CLASSES = ("pipeline", "interleave", "nodes", "jitter", "straggler", "imbalance")
 BY = ("simulate", "emulate")
+TRUE_STEPS = 50
+WAKEUPS = 14_000_000  # of processes, in a true run: some 11 us of a processor each
 DRAWN_RANKS = 3200  # draws of what was measured, for the 90 % interval of the mean iteration, times the job's ranks,
 DRAWS = (20, 100)  # at least and at most
 
@@ -126,6 +132,46 @@ class Case:
         return [f"{nodes}x{ranks}/{stride}" for nodes, ranks, stride in sorted(shapes)]
 
 
+@dataclasses.dataclass
+class Sizes:
+    """What a job costs depends on: layers are those of a chunk, rounds the micro-batches a stage of the pipeline."""
+
+    world: int
+    pp: int
+    tp: int
+    ep: int
+    interleave: int
+    layers: int
+    rounds: int
+
+    def wakeups(self) -> float:
+        """Of a true run of TRUE_STEPS, within a fifth or so: fitted to how often processes of seven jobs of 64 ranks slept, and what they
+        took of the processors where messages that share links retime each other."""
+        layer = 130 + (40 if self.tp > 1 else 0) + 14 * self.ep * (1 + self.ep / 100)  # a pass through it, forward and backward
+        return TRUE_STEPS * self.world * (160 + layer * self.layers * self.interleave * self.pp * self.rounds)
+
+    def affordable(self) -> None:
+        """Makes it smaller until it is, at first by what changes its kind least: the experts' groups, the pipeline and the tensor's
+        come last."""
+        while self.wakeups() > WAKEUPS:
+            if self.rounds > 1:
+                self.rounds -= 1
+            elif self.layers > 1:
+                self.layers -= 1
+            elif self.interleave > 1:
+                self.interleave = 1
+            elif self.ep > 4:
+                self.ep //= 2
+            elif self.pp > 1:
+                self.pp //= 2
+            elif self.ep > 1:
+                self.ep //= 2
+            elif self.tp > 1:
+                self.tp //= 2
+            else:
+                break
+
+
 def draw(seed: int, number: int, most_ranks: int, without: list[str]) -> Case:
     """Everything is drawn whether it is then used or not, so that a case without a class is otherwise the same."""
     chance = random.Random(f"host accuracy {seed} {number}")
@@ -156,8 +202,10 @@ def draw(seed: int, number: int, most_ranks: int, without: list[str]) -> Case:
     tp = min(tp, world // pp)
     if pp == 1 or "interleave" in without:
         interleave = 1
+    sizes = Sizes(world, pp, tp, max(world // pp // ep_share, 1), interleave, layers, rounds)
+    sizes.affordable()
+    pp, tp, ep, interleave, layers, rounds = sizes.pp, sizes.tp, sizes.ep, sizes.interleave, sizes.layers, sizes.rounds
     stage = world // pp
-    ep = max(stage // ep_share, 1)
     if "nodes" in without:
         nodes = 1
     nodes = max(min(nodes, world // 2), world // 8)  # a node has 2 to 8 GPUs
@@ -180,8 +228,12 @@ def draw(seed: int, number: int, most_ranks: int, without: list[str]) -> Case:
 
 
 class Runner:
+    """Of one case, which has `time_limit` seconds for all that it runs."""
+
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
+        self.ends = time.monotonic() + (getattr(options, "time_limit", None) or float("inf"))
+        self.threads = max((os.cpu_count() or 1) // getattr(options, "jobs", 1), 1)  # of this case
         self.prism = options.build / "bin/prism"
         self.trainer = options.build / "examples/moe_trainer"
         self.hostcuda = options.build / "hostcuda/bin/hostcuda"
@@ -189,17 +241,26 @@ class Runner:
     def run(self, command: list, log: Path, environment: dict[str, str]) -> str:
         # Runs of one session would share a clock.
         session = {"HOSTCUDA_SESSION": f"accuracy-{uuid.uuid4().hex[:12]}", "HOSTCUDA_MEMORY_LIMIT": "0"}
-        code, text, seconds = run_to_end(command, session | environment, self.options.timeout)
+        timeout = min(self.options.timeout, self.ends - time.monotonic())
+        if timeout <= 0:
+            raise RunFailed(f"{log.parent.name}/{log.name}: the case's {self.options.time_limit:g} s were over before")
+        code, text, seconds = run_to_end(command, session | environment, timeout)
         log.write_text(text)
         progress(f"host_accuracy: {log.parent.name}/{log.stem}: {seconds:.0f} s, code {code}")
         if code is None:
-            raise RunFailed(f"{log.parent.name}/{log.name}: no end after {self.options.timeout:g} s: {last_error(text)}")
+            raise RunFailed(f"{log.parent.name}/{log.name}: no end after {timeout:.0f} s: {last_error(text)}")
         if code != 0:
             raise RunFailed(f"{log.parent.name}/{log.name}: code {code}: {last_error(text)}")
         return text
 
     def verb(self, name: str, folder: Path, job: str, environment: dict[str, str], *arguments) -> str:
         return completed_verb(lambda command, log: self.run(command, log, environment), self.prism, name, folder, job, arguments)
+
+
+def each(options: argparse.Namespace, cases: list, work: Callable) -> list:
+    """What `work` answers for the cases, in their order; `--jobs` at the same time."""
+    with ThreadPoolExecutor(options.jobs) as pool:
+        return list(pool.map(work, cases))
 
 
 def iteration(times_ns: list[float], steps: int, source: str) -> dict:
@@ -252,10 +313,11 @@ def predict_case(runner: Runner, case: Case, steps: int) -> dict:
              "--operations", "AllReduce,AllGather,ReduceScatter,AlltoAll,Send", "--sizes", options.sizes, "--repeats", repeats,
              "--iterations", 1, "--out", network],
             folder / "netprofile.log", clock)  # fmt: skip
-    capture(runner, case, folder, "captured", steps)
+    capture(runner, case, folder, "captured", steps, "--exact-payload", EXACT_PAYLOAD)
     runner.verb("calibrate", folder, "calibrated", clock, folder / "captured", "--clock", "virtual", "--network", network)
     draws = min(max(DRAWN_RANKS // case.world, DRAWS[0]), DRAWS[1])
-    answer = simulated(runner, folder, "calibrated", folder / "simulated.log", "--network", network, "--draws", draws)
+    answer = simulated(runner, folder, "calibrated", folder / "simulated.log", "--network", network, "--draws", draws,
+                       "--threads", runner.threads)  # fmt: skip
     result = {"retimed": retimed(folder / "calibrated"), "simulate": iteration([step["ns"] - EVENT_NS for step in answer["steps"]], steps, "simulate")}
     result["simulate"]["interval_ns"] = [answer["mean_interval_ns"][end] - EVENT_NS for end in ("low", "high")]
     text = runner.verb("emulate", folder, "emulated", clock, folder / "calibrated", "--clock", "virtual", "--network", network, "--rank", 0)
@@ -276,7 +338,6 @@ def retimed(job: Path) -> dict:
 
 
 def predict(options: argparse.Namespace) -> int:
-    runner, failed = Runner(options), False
     cases = [draw(options.seed, number, options.ranks, options.without) for number in options.only or range(options.cases)]
     options.out.mkdir(parents=True, exist_ok=True)
     drawn = json.dumps({"seed": options.seed, "steps": options.steps, "cases": [dataclasses.asdict(case) for case in cases]}, indent=1)
@@ -284,19 +345,19 @@ def predict(options: argparse.Namespace) -> int:
     if file.exists() and file.read_text() != drawn:
         sys.exit(f"{options.out} holds other cases: give another --out, or the options with which it was made")
     file.write_text(drawn)
-    predictions = []
-    for case in cases:
+
+    def predicted(case: Case) -> dict:
         row = dataclasses.asdict(case) | {"classes": case.classes()}
         try:
-            row |= predict_case(runner, case, options.steps)
+            return row | predict_case(Runner(options), case, options.steps)
         except RunFailed as failure:
-            failed = True
-            row["failure"] = str(failure)
             progress(f"host_accuracy: {case.name}: {failure}")
-        predictions.append(row)
+            return row | {"failure": str(failure)}
+
+    predictions = each(options, cases, predicted)
     write_predictions(options.out, {**provenance(), "seed": options.seed, "ranks": options.ranks, "without": options.without,
                                     "steps": options.steps, "cases": predictions})  # fmt: skip
-    return 1 if failed else 0
+    return 1 if any("failure" in row for row in predictions) else 0
 
 
 def case_of(row: dict) -> Case:
@@ -313,15 +374,16 @@ def truth_of(folder: Path, digest: str, steps: int | None = None) -> dict | None
 
 
 def truth(options: argparse.Namespace) -> int:
-    runner, failed = Runner(options), False
     predictions, digest = read_predictions(options.out)
-    for row in predictions["cases"]:
+
+    def found(row: dict) -> dict:
         case, folder = case_of(row), options.out / row["name"]
-        found = truth_of(folder, digest, options.steps)
-        if found is not None and "failure" not in found:
-            continue
+        result = truth_of(folder, digest, options.steps)
+        if result is not None and "failure" not in result:
+            return result
         folder.mkdir(parents=True, exist_ok=True)
         links, times = write_tables(case, folder, "truth", jitter_seed(case, "truth"))
+        runner = Runner(options)
         result = {"predictions_sha256": digest, "steps": options.steps, **provenance()}
         try:
             text = runner.run([runner.hostcuda, "run", "--clock", "virtual", "--links", links, "--times", times, "--", runner.trainer,
@@ -329,11 +391,12 @@ def truth(options: argparse.Namespace) -> int:
                               folder / "truth.log", {})  # fmt: skip
             result |= iteration(printed_steps(text), options.steps, "the job")
         except RunFailed as failure:
-            failed = True
             result["failure"] = str(failure)
             progress(f"host_accuracy: {case.name}: {failure}")
         (folder / "truth.json").write_text(json.dumps(result, indent=1))
-    return 1 if failed else 0
+        return result
+
+    return 1 if any("failure" in result for result in each(options, predictions["cases"], found)) else 0
 
 
 def describe(row: dict) -> str:
@@ -476,16 +539,19 @@ def parse_arguments() -> argparse.Namespace:
     for verb in (prediction, true, ablation):
         verb.add_argument("--build", type=lambda path: Path(path).absolute(), default=ROOT / "build/ci", metavar="DIR")
         verb.add_argument("--timeout", type=float, default=600, metavar="S", help="of a run")
+    for verb in (prediction, true):
+        verb.add_argument("--jobs", type=int, default=1, metavar="N", help="cases at the same time")
+        verb.add_argument("--time-limit", type=float, metavar="S", help="of a case's runs together")
     prediction.add_argument("--seed", type=int, default=1)
     prediction.add_argument("--cases", type=int, default=6, metavar="K")
     prediction.add_argument("--only", type=int, nargs="+", metavar="NUMBER", help="these of the cases, counted from 0, instead of the first K")
     prediction.add_argument("--ranks", type=int, default=8, metavar="MAX", help="largest world; the smallest has 4 ranks")
     prediction.add_argument("--without", nargs="+", choices=CLASSES, default=[], help="leave these out of what is drawn")
-    prediction.add_argument("--steps", type=int, default=12, help="iterations that are predicted")
+    prediction.add_argument("--steps", type=int, default=22, help="iterations that are predicted")
     prediction.add_argument("--sizes", default="4B:256MiB:2", metavar="MIN:MAX:FACTOR", help="that netprofile measures")
     for verb in (prediction, ablation):
         verb.add_argument("--python", type=Path, default=Path(sys.executable), metavar="FILE", help="has torch")
-    true.add_argument("--steps", type=int, default=50)
+    true.add_argument("--steps", type=int, default=TRUE_STEPS)
     for verb in (evaluation, ablation):
         verb.add_argument("--output", type=Path, metavar="FILE")
     options = parser.parse_args()
@@ -493,6 +559,8 @@ def parse_arguments() -> argparse.Namespace:
         parser.error(f"--ranks {options.ranks}: the smallest world has 4")
     if options.verb in ("predict", "truth") and options.steps < WARM_UP + 2:
         parser.error(f"--steps {options.steps}: {WARM_UP} do not count, and a spread takes two more")
+    if options.verb in ("predict", "truth") and options.jobs < 1:
+        parser.error(f"--jobs {options.jobs}: at least one")
     return options
 
 

@@ -325,6 +325,7 @@ void Communicator::Begin(Launch& launch) {
   waiting_since_ns_ = WallNs();
   next_tick_ns_ = waiting_since_ns_ + kSecond;
   messages_left_ = launch.messages_.size();
+  messages_move_ = MessagesMove(launch.messages_);
   for (const Operation& op : launch.messages_) {
     Peer& peer = peers_[op.peer];
     if (op.kind == OpKind::kSend) {

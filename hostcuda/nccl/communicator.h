@@ -174,7 +174,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool TakeChunk(const Letter& letter);
   bool TakeEarlyChunks(int from);
   bool SendEarly(int to, const OutgoingMessage& message);
-  bool Moves(uint64_t bytes);
+  bool MessagesMove(const std::vector<Operation>& messages) const;
   uint64_t FreeEarlySlots() const;
   void BeginMessages();
   uint64_t Pieces(uint64_t bytes) const;
@@ -234,6 +234,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   MessageSlots slots_;
   uint64_t mailbox_head_ = 0;
   uint64_t messages_left_ = 0;
+  bool messages_move_ = true;  // those that this launch sends
 
   // On the virtual clock.
   uint64_t now_ns_ = 0;        // of this poll

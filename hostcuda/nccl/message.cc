@@ -120,8 +120,13 @@ bool Communicator::TakeEarlyChunks(int from) {
   return true;
 }
 
-bool Communicator::Moves(uint64_t bytes) {
-  return bytes != 0 && bytes <= segment_->header().exact_bytes.load(std::memory_order_relaxed);
+// The sends of a group are an all-to-all by hand, and count together, as a collective's parts do:
+// each of them alone may be small however much the group moves.
+bool Communicator::MessagesMove(const std::vector<Operation>& messages) const {
+  uint64_t bytes = 0;
+  for (const Operation& op : messages)
+    if (op.kind == OpKind::kSend) bytes += op.count * ElementBytes(op.type);
+  return bytes <= segment_->header().exact_bytes.load(std::memory_order_relaxed);
 }
 
 uint64_t Communicator::FreeEarlySlots() const {
@@ -192,7 +197,7 @@ bool Communicator::SendEarly(int to, const OutgoingMessage& message) {
                   .last = i + 1 == pieces,
                   .flow = message.flow,
                   .posted_ns = 0};
-    if (Moves(bytes)) {
+    if (messages_move_ && bytes != 0) {
       WriteChunk(op, i * piece, &letter);
       if (!segment_->Failure().ok()) return true;
     }
@@ -243,7 +248,7 @@ bool Communicator::SendChunks() {
       message.checked = true;
     }
     const uint64_t bytes = op.count * ElementBytes(op.type);
-    if (Moves(bytes)) {
+    if (messages_move_ && bytes != 0) {
       const int slot = slots_.Free();
       if (slot < 0) return sent;
       letter.slot = static_cast<uint32_t>(slot);

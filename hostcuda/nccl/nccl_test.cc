@@ -611,8 +611,21 @@ TEST_F(NcclTest, WithoutValuesLargePayloadsSynchronizeButDoNotMove) {
     ASSERT_NCCL(nccl().Send(data, 257, ncclInt32, 1 - rank, comm, stream));
     ASSERT_NCCL(nccl().Recv(data + 512, 257, ncclInt32, 1 - rank, comm, stream));
     ASSERT_NCCL(nccl().GroupEnd());
+    ASSERT_NCCL(nccl().GroupStart());  // 516 bytes to each of two ranks do not
+    for (const int peer : {0, 1}) {
+      ASSERT_NCCL(nccl().Send(data, 129, ncclInt32, peer, comm, stream));
+      ASSERT_NCCL(nccl().Recv(data + 512, 129, ncclInt32, peer, comm, stream));
+    }
+    ASSERT_NCCL(nccl().GroupEnd());
+    ASSERT_NCCL(nccl().GroupStart());  // 512 do
+    for (const int peer : {0, 1}) {
+      ASSERT_NCCL(nccl().Send(data, 128, ncclInt32, peer, comm, stream));
+      ASSERT_NCCL(nccl().Recv(data + 256 + 128 * peer, 128, ncclInt32, peer, comm, stream));
+    }
+    ASSERT_NCCL(nccl().GroupEnd());
     ASSERT_EQ(Synchronize(stream), 0);
     EXPECT_EQ(data[255], 3);
+    for (int i = 256; i < 512; ++i) ASSERT_EQ(data[i], 3);
     for (int i = 512; i < 1024; ++i) ASSERT_EQ(data[i], rank + 1);
   });
   unsetenv("HOSTCUDA_VALUES");

@@ -40,6 +40,10 @@ void ReportFlags::AddTo(CLI::App& app) {
          "Evaluations with drawn durations, for percentiles and an interval: with --jitter of that "
          "spread, else of what was measured in the job's other steps (100 with --jitter)")
       ->type_name("N");
+  app.add_option("--threads", threads_,
+                 "That evaluate at the same time (by default as many as the machine runs); results "
+                 "do not depend on it")
+      ->type_name("N");
   app.add_option("--timeline-ranks", timeline_ranks_, "Ranks in the timeline, evenly chosen")
       ->type_name("N")
       ->capture_default_str();
@@ -60,6 +64,7 @@ absl::StatusOr<report::ReportOptions> ReportFlags::Options() const {
     return bad("--draws", draws_, "--draws 100");
   if (!(jitter_ >= 0 && jitter_ <= 1))
     return bad("--jitter", jitter_, "--jitter 0.02 is two percent");
+  if (threads_ < 0 || threads_ > 4096) return bad("--threads", threads_, "--threads 4");
   if (timeline_ranks_ < 1 || timeline_ranks_ > 100'000) {
     return bad("--timeline-ranks", timeline_ranks_, "--timeline-ranks 16");
   }
@@ -74,6 +79,7 @@ absl::StatusOr<report::ReportOptions> ReportFlags::Options() const {
   o.seed = seed_;
   o.jitter = jitter_;
   o.draws = draws_ != -1 ? static_cast<uint32_t>(draws_) : jitter_ > 0 ? 100 : 0;
+  o.threads = static_cast<uint32_t>(threads_);
   o.timeline_ranks = static_cast<uint32_t>(timeline_ranks_);
   o.allow_incomplete = allow_incomplete_;
   return o;

@@ -34,6 +34,7 @@ class ReportFlags {
   uint64_t seed_ = 0;
   double jitter_ = 0;
   int64_t draws_ = -1;  // not given
+  int64_t threads_ = 0;
   int64_t timeline_ranks_ = 32;
   bool allow_incomplete_ = false;
   int64_t launch_ = 0;

@@ -522,6 +522,7 @@ void Evaluation::Fly(uint32_t first, int64_t met, int64_t cost, uint32_t channel
 }
 
 Cause Evaluation::LastCause(uint32_t first) const {
+  if (!options_.history) return {};
   const Arrival* last = &arrivals_[first];
   for (uint32_t a = last->next; a != kNone; a = arrivals_[a].next) {
     const Arrival& each = arrivals_[a];

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "src/base/parallel.h"
 #include "src/base/status.h"
 #include "src/engine/communication_cost.h"
 #include "src/engine/cost_model.h"
@@ -411,8 +412,8 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
       p.notes.push_back("what if " + what_if.Text());
     }
   }
-  const auto evaluate = [&](const Factors& factors, const engine::DurationDraw* draw, bool timeline,
-                            uint32_t iteration) -> absl::StatusOr<Outcome> {
+  const auto evaluate = [&](const engine::Durations& d, const engine::DurationDraw* draw,
+                            bool timeline, uint32_t iteration) -> absl::StatusOr<Outcome> {
     engine::Options o;
     if (has_steps) o.probes = &result.steps.ends;
     o.draw = draw;
@@ -426,7 +427,7 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
       o.timeline.resize(graph->ranks.size(), 0);
       for (uint32_t r : result.timeline) o.timeline[r] = 1;
     }
-    return engine::Evaluate(*graph, durations(factors), o);
+    return engine::Evaluate(*graph, d, o);
   };
   const size_t count = has_steps ? result.steps.count() : 0;
   const auto step_of = [&](const Outcome& outcome) {
@@ -436,7 +437,8 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
   };
 
   result.timeline = ChooseRanks(graph->ranks.size(), options.timeline_ranks);
-  PRISM_ASSIGN_OR_RETURN(result.outcome, evaluate({}, nullptr, true, 0));
+  const engine::Durations plain = durations({});
+  PRISM_ASSIGN_OR_RETURN(result.outcome, evaluate(plain, nullptr, true, 0));
   p.operations = result.outcome.operations;
   if (has_steps) {
     const std::vector<int64_t> ends = StepEnds(result.outcome, count);
@@ -461,33 +463,34 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
   }
 
   if (graph->ops <= kMaxOpsForShares) {
-    for (int side : {0, 1}) {
-      Factors f;
-      for (size_t s = 0; s < 4; ++s) f.by_source[s] = target.gpu.range[s][side];
-      PRISM_ASSIGN_OR_RETURN(const Outcome outcome, evaluate(f, nullptr, false, 0));
-      (side == 0 ? p.low_ns : p.high_ns) = step_of(outcome);
+    std::vector<Factors> changed(9);  // both ends of the range, each source, what takes time
+    for (size_t s = 0; s < 4; ++s) {
+      for (size_t side : {0, 1}) changed[side].by_source[s] = target.gpu.range[s][side];
+      changed[2 + s].by_source[s] += kNudge;
     }
-    const auto share = [&](const Factors& f) -> absl::StatusOr<double> {
-      PRISM_ASSIGN_OR_RETURN(const Outcome outcome, evaluate(f, nullptr, false, 0));
-      const double more = static_cast<double>(step_of(outcome) - p.step_ns);
+    changed[6].compute += kNudge;
+    changed[7].communication += kNudge;
+    changed[8].host += kNudge;
+    std::vector<int64_t> step_ns(changed.size());
+    PRISM_RETURN_IF_ERROR(
+        InParallel(changed.size(), options.threads, [&](size_t i) -> absl::Status {
+          PRISM_ASSIGN_OR_RETURN(const Outcome outcome,
+                                 evaluate(durations(changed[i]), nullptr, false, 0));
+          step_ns[i] = step_of(outcome);
+          return absl::OkStatus();
+        }));
+    p.low_ns = step_ns[0];
+    p.high_ns = step_ns[1];
+    const auto share = [&](size_t i) {
+      const double more = static_cast<double>(step_ns[i] - p.step_ns);
       return p.step_ns == 0
                  ? 0.0
                  : std::clamp(more / (kNudge * static_cast<double>(p.step_ns)), 0.0, 1.0);
     };
-    for (size_t s = 0; s < 4; ++s) {
-      Factors f;
-      f.by_source[s] += kNudge;
-      PRISM_ASSIGN_OR_RETURN(p.by_source[s], share(f));
-    }
-    Factors f;
-    f.compute += kNudge;
-    PRISM_ASSIGN_OR_RETURN(p.compute_share, share(f));
-    f = Factors();
-    f.communication += kNudge;
-    PRISM_ASSIGN_OR_RETURN(p.communication_share, share(f));
-    f = Factors();
-    f.host += kNudge;
-    PRISM_ASSIGN_OR_RETURN(p.host_share, share(f));
+    for (size_t s = 0; s < 4; ++s) p.by_source[s] = share(2 + s);
+    p.compute_share = share(6);
+    p.communication_share = share(7);
+    p.host_share = share(8);
   } else {
     p.notes.push_back("shares and range are left out for a job of this size");
   }
@@ -506,10 +509,15 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
       p.notes.push_back(absl::StrCat("draws are of ", samples.count(), " measured steps"));
       draw = std::make_unique<engine::SampleDraw>(*graph, std::move(samples), options.seed);
     }
+    std::vector<std::vector<int64_t>> drawn(options.draws);
+    PRISM_RETURN_IF_ERROR(InParallel(drawn.size(), options.threads, [&](size_t i) -> absl::Status {
+      PRISM_ASSIGN_OR_RETURN(const Outcome outcome,
+                             evaluate(plain, draw.get(), false, static_cast<uint32_t>(i)));
+      drawn[i] = CountedSteps(outcome, result.steps);
+      return absl::OkStatus();
+    }));
     std::vector<int64_t> samples, means;
-    for (uint32_t i = 0; i < options.draws; ++i) {
-      PRISM_ASSIGN_OR_RETURN(const Outcome outcome, evaluate({}, draw.get(), false, i));
-      const std::vector<int64_t> steps_ns = CountedSteps(outcome, result.steps);
+    for (const std::vector<int64_t>& steps_ns : drawn) {
       samples.insert(samples.end(), steps_ns.begin(), steps_ns.end());
       means.push_back(Mean(steps_ns));
     }
@@ -524,7 +532,7 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
         if (static_cast<engine::TimeSource>(s) <= engine::TimeSource::kModelled)
           f.by_source[s] = target.gpu.range[s][side];
       }
-      PRISM_ASSIGN_OR_RETURN(const Outcome outcome, evaluate(f, nullptr, false, 0));
+      PRISM_ASSIGN_OR_RETURN(const Outcome outcome, evaluate(durations(f), nullptr, false, 0));
       ends[side] = static_cast<double>(Mean(CountedSteps(outcome, result.steps))) /
                    static_cast<double>(std::max<int64_t>(undrawn, 1));
     }

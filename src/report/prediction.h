@@ -43,6 +43,9 @@ struct PredictOptions {
   /// `jitter`, or where that is 0 of what was measured in other steps.
   uint32_t draws = 0;
   double jitter = 0;
+  /// That evaluate at the same time; each takes memory for the state of all ranks. 0: as many as
+  /// the machine runs. Results do not depend on it.
+  uint32_t threads = 0;
   /// Ranks whose timelines are kept, evenly chosen; the others are summed up only.
   uint32_t timeline_ranks = 32;
   bool tolerate_missing = false;

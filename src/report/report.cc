@@ -305,6 +305,7 @@ absl::StatusOr<Report> Build(const std::string& directory, const ReportOptions& 
   predict.seed = options.seed;
   predict.jitter = options.jitter;
   predict.draws = options.draws;
+  predict.threads = options.threads;
   predict.timeline_ranks = options.timeline_ranks;
   predict.tolerate_missing = options.allow_incomplete;
   predict.samples = options.samples;

@@ -34,6 +34,7 @@ struct ReportOptions {
   uint64_t seed = 0;
   double jitter = 0;
   uint32_t draws = 0;
+  uint32_t threads = 0;  // 0: as many as the machine runs
   uint32_t timeline_ranks = 32;
   bool allow_incomplete = false;
   uint32_t launch = 0;  // which of the programs that the command ran, from 1; 0: the last

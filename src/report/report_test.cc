@@ -107,6 +107,11 @@ TEST_F(ReportTest, SameInputsGiveTheSamePrediction) {
   EXPECT_EQ(Simulate(directory_, options)->Json().dump(),
             Simulate(directory_, options)->Json().dump());
   ReportOptions other = options;
+  for (const uint32_t threads : {1u, 7u}) {
+    other.threads = threads;
+    EXPECT_EQ(Simulate(directory_, options)->Json().dump(),
+              Simulate(directory_, other)->Json().dump());
+  }
   other.seed = 4;
   EXPECT_NE(Simulate(directory_, options)->prediction->percentiles,
             Simulate(directory_, other)->prediction->percentiles);

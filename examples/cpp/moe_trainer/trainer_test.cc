@@ -362,6 +362,15 @@ TEST_F(TimedTest, StepsRepeatToTheNanosecondAndVaryWithTheSeed) {
   EXPECT_GT(*std::min_element(first.begin(), first.end()), 0);
 }
 
+TEST_F(TimedTest, TimesAreTheSameWhetherPayloadsMove) {
+  const auto counts_alone = StepsNs(kEightRanks);
+  const std::vector<std::string> times = ranks_times_;
+  setenv("HOSTNCCL_EXACT_BYTES", "1G", 1);
+  EXPECT_EQ(StepsNs(kEightRanks), counts_alone);
+  EXPECT_EQ(ranks_times_, times);
+  unsetenv("HOSTNCCL_EXACT_BYTES");
+}
+
 // On this machine's own clock everything takes at least as long.
 TEST_F(TimedTest, TheWallClockIsNotAheadOfTheVirtualOne) {
   const std::string rank = "--launch 1 --kernel-scale 20 --steps 2";
