@@ -340,7 +340,7 @@ def test_nodes_of_a_leaf_are_told_and_profiles_of_several_layouts_are_one(prism,
 )
 def test_places_that_are_none_are_refused(prism, flags, error):
     result = netprofile(prism, *flags)
-    assert result.code == 2
+    assert result.code == 1
     assert error in result.err
 
 
