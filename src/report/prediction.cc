@@ -289,20 +289,17 @@ std::vector<uint8_t> RetimedOf(const Graph& graph, const Retimed& retimed) {
   return flags;
 }
 
-// What is other than it is, to see what that does to the mean step.
-struct Change {
-  Factors factors = {};
-  std::function<void(engine::Durations*)> durations = nullptr;
-};
-using MeanOf = std::function<absl::StatusOr<int64_t>(const Change&)>;
+// The mean step of these durations.
+using MeanOf = std::function<absl::StatusOr<int64_t>(const engine::Durations&)>;
 
 // Of a normal distribution: nine of ten lie between so many standard deviations on either side.
 constexpr double kNormal90 = 1.645;
 
 // Interval of the mean step: `steps` as predicted, `means` of the draws.
-absl::StatusOr<MeanInterval> IntervalOf(const std::vector<int64_t>& steps,
-                                        std::vector<int64_t>* means, const Retimed& retimed,
-                                        const MeanOf& mean_of, const engine::Target& target) {
+absl::StatusOr<MeanInterval> IntervalOf(
+    const std::vector<int64_t>& steps, std::vector<int64_t>* means, const Retimed& retimed,
+    const std::function<engine::Durations(const Factors&)>& durations, const MeanOf& mean_of,
+    const engine::Target& target) {
   MeanInterval interval;
   const auto mean = static_cast<double>(std::max<int64_t>(Mean(steps), 1));
   interval.mean_ns = Mean(*means);
@@ -311,9 +308,16 @@ absl::StatusOr<MeanInterval> IntervalOf(const std::vector<int64_t>& steps,
     if (low > 0 || high > 0)
       interval.sources.push_back({name, std::max(low, 0.0), std::max(high, 0.0)});
   };
-  const auto other = [&](const Change& change) -> absl::StatusOr<double> {
-    PRISM_ASSIGN_OR_RETURN(const int64_t ns, mean_of(change));
-    return static_cast<double>(ns) / mean - 1;
+  // By what the mean changes: shorter by the first durations, longer by the second ones.
+  const auto add_ends = [&](const char* name,
+                            const std::array<engine::Durations, 2>& ends) -> absl::Status {
+    double off[2];
+    for (size_t side : {0, 1}) {
+      PRISM_ASSIGN_OR_RETURN(const int64_t ns, mean_of(ends[side]));
+      off[side] = static_cast<double>(ns) / mean - 1;
+    }
+    add(name, -off[0], off[1]);
+    return absl::OkStatus();
   };
   add("chance of steps, and figures of the profile",
       (drawn - static_cast<double>(Quantile(means, 0.05))) / drawn,
@@ -333,48 +337,31 @@ absl::StatusOr<MeanInterval> IntervalOf(const std::vector<int64_t>& steps,
     for (const double difference : retimed.differences) squares += difference * difference;
     const auto n = static_cast<double>(retimed.differences.size());
     const double off = StudentQuantile95(n) * std::sqrt(squares / n);
-    double ends[2];
-    for (int side : {0, 1}) {
-      PRISM_ASSIGN_OR_RETURN(ends[side], other({.durations = [&](engine::Durations* d) {
-                               d->retimed_span_scale *= std::exp(side == 0 ? -off : off);
-                             }}));
-    }
-    add("ranks timed by others", -ends[0], ends[1]);
+    std::array<engine::Durations, 2> ends = {durations({}), durations({})};
+    ends[0].retimed_span_scale *= std::exp(-off);
+    ends[1].retimed_span_scale *= std::exp(off);
+    PRISM_RETURN_IF_ERROR(add_ends("ranks timed by others", ends));
   }
-  const auto uses_doubt = [](const engine::Durations& d) {
-    for (const std::vector<engine::CallTime>& calls : d.calls) {
-      if (std::any_of(calls.begin(), calls.end(),
-                      [](const engine::CallTime& call) { return call.group_doubt > 0; }))
-        return true;
-    }
-    return false;
-  };
+  std::array<engine::Durations, 2> groups = {durations({}), durations({})};
   bool told = false;
-  double ends[2] = {0, 0};
-  for (int side : {0, 1}) {
-    PRISM_ASSIGN_OR_RETURN(
-        ends[side], other({.durations = [&](engine::Durations* d) {
-          told = uses_doubt(*d);
-          for (std::vector<engine::CallTime>& calls : d->calls) {
-            for (engine::CallTime& call : calls) {
-              const double log = (side == 0 ? -1 : 1) * kNormal90 * call.group_doubt;
-              call.ns = std::llround(static_cast<double>(call.ns) * std::exp(log));
-            }
-          }
-        }}));
-    if (!told) break;
-  }
-  if (told) add("groups that were not measured", -ends[0], ends[1]);
-  // What is neither measured nor told from what was may be off in one direction everywhere.
-  for (int side : {0, 1}) {
-    Change change;
-    for (size_t s = 0; s < 4; ++s) {
-      if (static_cast<engine::TimeSource>(s) <= engine::TimeSource::kModelled)
-        change.factors.by_source[s] = target.gpu.range[s][side];
+  for (size_t side : {0, 1}) {
+    const double deviations = side == 0 ? -kNormal90 : kNormal90;
+    for (std::vector<engine::CallTime>& calls : groups[side].calls) {
+      for (engine::CallTime& call : calls) {
+        told = told || call.group_doubt > 0;
+        call.ns =
+            std::llround(static_cast<double>(call.ns) * std::exp(deviations * call.group_doubt));
+      }
     }
-    PRISM_ASSIGN_OR_RETURN(ends[side], other(change));
   }
-  add("ranges of what is not measured", -ends[0], ends[1]);
+  if (told) PRISM_RETURN_IF_ERROR(add_ends("groups that were not measured", groups));
+  // What is neither measured nor told from what was may be off in one direction everywhere.
+  Factors ranges[2];
+  for (size_t s = 0; s <= static_cast<size_t>(engine::TimeSource::kModelled); ++s) {
+    for (size_t side : {0, 1}) ranges[side].by_source[s] = target.gpu.range[s][side];
+  }
+  PRISM_RETURN_IF_ERROR(
+      add_ends("ranges of what is not measured", {durations(ranges[0]), durations(ranges[1])}));
   double low = 0, high = 0;
   for (const WidthSource& source : interval.sources) {
     low = std::hypot(low, source.low);
@@ -639,17 +626,15 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
       means.push_back(Mean(steps_ns));
     }
     p.percentiles = {Quantile(&samples, 0.1), Quantile(&samples, 0.5), Quantile(&samples, 0.9)};
-    PRISM_ASSIGN_OR_RETURN(p.mean_interval,
-                           IntervalOf(
-                               CountedSteps(result.outcome, result.steps), &means, options.retimed,
-                               [&](const Change& change) -> absl::StatusOr<int64_t> {
-                                 engine::Durations d = durations(change.factors);
-                                 if (change.durations) change.durations(&d);
-                                 PRISM_ASSIGN_OR_RETURN(const Outcome outcome,
-                                                        evaluate_with(d, nullptr, false, 0));
-                                 return Mean(CountedSteps(outcome, result.steps));
-                               },
-                               target));
+    PRISM_ASSIGN_OR_RETURN(
+        p.mean_interval,
+        IntervalOf(
+            CountedSteps(result.outcome, result.steps), &means, options.retimed, durations,
+            [&](const engine::Durations& d) -> absl::StatusOr<int64_t> {
+              PRISM_ASSIGN_OR_RETURN(const Outcome outcome, evaluate_with(d, nullptr, false, 0));
+              return Mean(CountedSteps(outcome, result.steps));
+            },
+            target));
   }
 
   Summarize(*graph, model, result, has_steps, &p);
