@@ -313,6 +313,7 @@ def predict_case(runner: Runner, case: Case, steps: int) -> dict:
     answer = simulated(runner, folder, "calibrated", folder / "simulated.log", "--network", network, "--draws", draws)
     result = {"retimed": retimed(folder / "calibrated"), "simulate": iteration([step["ns"] - EVENT_NS for step in answer["steps"]], steps, "simulate")}
     result["simulate"]["interval_ns"] = [answer["mean_interval_ns"][end] - EVENT_NS for end in ("low", "high")]
+    result["simulate"]["interval_sources"] = answer["mean_interval_ns"]["sources"]
     text = runner.verb("emulate", folder, "emulated", clock, folder / "calibrated", "--clock", "virtual", "--network", network, "--rank", 0)
     result["emulate"] = iteration(printed_steps(text), steps, "emulate")
     return result
@@ -427,6 +428,7 @@ def evaluate(options: argparse.Namespace) -> int:
         }
         if interval := predicted["simulate"].get("interval_ns"):
             row["interval_ns"], row["interval_holds"] = interval, interval[0] <= true["mean_ns"] <= interval[1]
+            row["interval_sources"] = predicted["simulate"].get("interval_sources")
             row["interval_width"] = (interval[1] - interval[0]) / predicted["simulate"]["mean_ns"]
         rows.append(row)
         shown = "  ".join(f"{by} {row[f'{by}_ns'] / 1e6:.6f} ({row[f'{by}_error']:+.3%}, same iterations {row['same_iterations'][by]:+.3%})" for by in BY)

@@ -306,7 +306,7 @@ absl::StatusOr<MeanInterval> IntervalOf(
   const auto drawn = static_cast<double>(interval.mean_ns);
   const auto add = [&](const char* name, double low, double high) {
     if (low > 0 || high > 0)
-      interval.sources.push_back({name, std::max(low, 0.0), std::max(high, 0.0)});
+      interval.sources.push_back({name, std::max(0.0, low), std::max(0.0, high)});
   };
   // By what the mean changes: shorter by the first durations, longer by the second ones.
   const auto add_ends = [&](const char* name,
