@@ -79,6 +79,33 @@ ABLATIONS = {
 }
 
 
+@dataclasses.dataclass(frozen=True, order=True)
+class Shape:
+    """A group of ranks: `ranks` on each of `nodes` nodes, every `stride`-th GPU of every `apart`-th node."""
+
+    nodes: int
+    ranks: int
+    stride: int
+    apart: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where netprofile has ranks: these GPUs of these nodes."""
+
+    nodes: tuple[int, ...]
+    gpus: tuple[int, ...]
+
+    def group(self, shape: Shape) -> str | None:
+        """The shape as netprofile takes it, NODESxRANKS a node, /N for every N-th; None: it is not there."""
+        gpus, nodes = range(0, shape.ranks * shape.stride, shape.stride), range(0, shape.nodes * shape.apart, shape.apart)
+        if self.nodes[: shape.nodes] != tuple(nodes) or not {*gpus} <= {*self.gpus}:
+            return None
+        places = [self.gpus.index(gpu) for gpu in gpus]
+        stride = places[1] - places[0] if len(places) > 1 else 1
+        return f"{shape.nodes}x{shape.ranks}/{stride}" if places == [*range(0, shape.ranks * stride, stride)] else None
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """`options` of the trainer, by name; `links` as hostnccl reads them, without jitter."""
@@ -109,8 +136,8 @@ class Case:
     def flags(self, steps: int) -> list[str]:
         return ["--timed", "--steps", str(steps), *(word for name, value in self.options.items() for word in (f"--{name}", value))]
 
-    def groups(self) -> list[str]:
-        """Shapes of the job's communicators, as netprofile takes them: NODESxRANKS a node, /N for every N-th."""
+    def groups(self) -> list[Shape]:
+        """Shapes of the job's communicators that can be measured."""
         pp, dp, tp, ep = (self.size(name) for name in ("pp", "dp", "tp", "ep"))
         stage = dp * tp
         members = [(first, tp, 1) for first in range(0, self.world, tp)]  # (first rank, ranks, distance): tensor
@@ -127,9 +154,9 @@ class Case:
             nodes = [rank // self.per_node for rank in range(first, first + ranks * distance, distance)]
             each = {nodes.count(node) for node in nodes}
             if len(each) == 1 and ranks <= PROFILED_RANKS:
-                each = each.pop()
-                shapes.add((len(set(nodes)), each, distance if each > 1 else 1))
-        return [f"{nodes}x{ranks}/{stride}" for nodes, ranks, stride in sorted(shapes)]
+                each, distinct = each.pop(), sorted(set(nodes))
+                shapes.add(Shape(len(distinct), each, distance if each > 1 else 1, distinct[1] - distinct[0] if len(distinct) > 1 else 1))
+        return sorted(shapes)
 
 
 @dataclasses.dataclass
@@ -299,20 +326,48 @@ def clock_of(case: Case, folder: Path) -> dict[str, str]:
     return {"HOSTCUDA_CLOCK": "virtual", "HOSTNCCL_TOPOLOGY": str(links), "HOSTCUDA_TIMES": str(times)}
 
 
+def layouts(shapes: list[Shape], nodes: int, per_node: int) -> list[Layout]:
+    """Places of netprofile's ranks: whole nodes; what tells all nodes apart; the shapes that these have not."""
+    whole = min(nodes, max(PROFILED_RANKS // per_node, 1))
+    found = [Layout(tuple(range(whole)), tuple(range(per_node)))]
+    if whole == nodes:
+        return found
+    near = range(min(nodes, PROFILED_RANKS // 2))
+    found.append(Layout(tuple(sorted({*near, *range(0, nodes, max(nodes * 2 // PROFILED_RANKS, 1))})), (0,)))
+    for shape in sorted(shapes, key=lambda shape: -shape.ranks):
+        if not any(layout.group(shape) for layout in found):
+            found.append(Layout(tuple(range(0, shape.nodes * shape.apart, shape.apart)), tuple(range(0, shape.ranks * shape.stride, shape.stride))))
+    return found
+
+
+def measure_links(runner: Runner, cases: list[Case], folder: Path, network: Path, clock: dict[str, str]) -> None:
+    """The links' profile for all of these, which differ in nodes and groups alone."""
+    case, shapes = cases[0], sorted({shape for case in cases for shape in case.groups()})
+    profiles = []
+    for number, layout in enumerate(layouts(shapes, max(case.nodes for case in cases), case.per_node)):
+        profiles.append(folder / f"netprofile-{number}.json")
+        if profiles[-1].exists():
+            continue
+        runner.run(
+            [runner.prism, "netprofile", "--device", "host", "--ranks", len(layout.nodes) * len(layout.gpus), "--nodes", len(layout.nodes),
+             "--node-numbers", ",".join(map(str, layout.nodes)), "--gpus", ",".join(map(str, layout.gpus)),
+             "--groups", ",".join(sorted(filter(None, map(layout.group, shapes)))), "--types", "bf16,fp32",
+             "--operations", "AllReduce,AllGather,ReduceScatter,AlltoAll,Send", "--sizes", runner.options.sizes,
+             "--repeats", 20 if case.link_jitter > 0 else 1, "--iterations", 1, "--out", profiles[-1]],
+            folder / f"netprofile-{number}.log", clock)  # fmt: skip
+    if len(profiles) == 1:
+        network.write_bytes(profiles[0].read_bytes())
+    else:
+        runner.run([runner.prism, "netprofile", "--merge", *profiles, "--out", network], folder / "netprofile.log", {})
+
+
 def predict_case(runner: Runner, case: Case, steps: int) -> dict:
     options, folder = runner.options, runner.options.out / case.name
     folder.mkdir(parents=True, exist_ok=True)
     clock = clock_of(case, folder)
     network = folder / "netprofile.json"
     if not network.exists():
-        nodes = min(case.nodes, max(PROFILED_RANKS // case.per_node, 1))
-        repeats = 20 if case.link_jitter > 0 else 1
-        runner.run(
-            [runner.prism, "netprofile", "--device", "host", "--ranks", nodes * case.per_node, "--nodes", nodes, "--groups",
-             ",".join(group for group in case.groups() if int(group.partition("x")[0]) <= nodes), "--types", "bf16,fp32",
-             "--operations", "AllReduce,AllGather,ReduceScatter,AlltoAll,Send", "--sizes", options.sizes, "--repeats", repeats,
-             "--iterations", 1, "--out", network],
-            folder / "netprofile.log", clock)  # fmt: skip
+        measure_links(runner, [case], folder, network, clock)
     capture(runner, case, folder, "captured", steps, "--exact-payload", EXACT_PAYLOAD)
     runner.verb("calibrate", folder, "calibrated", clock, folder / "captured", "--clock", "virtual", "--network", network)
     draws = min(max(DRAWN_RANKS // case.world, DRAWS[0]), DRAWS[1])
@@ -320,6 +375,7 @@ def predict_case(runner: Runner, case: Case, steps: int) -> dict:
                        "--threads", runner.threads)  # fmt: skip
     result = {"retimed": retimed(folder / "calibrated"), "simulate": iteration([step["ns"] - EVENT_NS for step in answer["steps"]], steps, "simulate")}
     result["simulate"]["interval_ns"] = [answer["mean_interval_ns"][end] - EVENT_NS for end in ("low", "high")]
+    result["simulate"]["interval_sources"] = answer["mean_interval_ns"]["sources"]
     text = runner.verb("emulate", folder, "emulated", clock, folder / "calibrated", "--clock", "virtual", "--network", network, "--rank", 0)
     result["emulate"] = iteration(printed_steps(text), steps, "emulate")
     return result
@@ -435,6 +491,7 @@ def evaluate(options: argparse.Namespace) -> int:
         }
         if interval := predicted["simulate"].get("interval_ns"):
             row["interval_ns"], row["interval_holds"] = interval, interval[0] <= true["mean_ns"] <= interval[1]
+            row["interval_sources"] = predicted["simulate"].get("interval_sources")
             row["interval_width"] = (interval[1] - interval[0]) / predicted["simulate"]["mean_ns"]
         rows.append(row)
         shown = "  ".join(f"{by} {row[f'{by}_ns'] / 1e6:.6f} ({row[f'{by}_error']:+.3%}, same iterations {row['same_iterations'][by]:+.3%})" for by in BY)

@@ -23,7 +23,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from host_accuracy import EVENT_NS, PROFILED_RANKS, WARM_UP, Case, Runner, case_of, draw, iteration, jitter_seed, printed_steps, truth_of, write_tables
+from host_accuracy import EVENT_NS, WARM_UP, Case, Runner, case_of, draw, iteration, jitter_seed, measure_links, printed_steps, truth_of, write_tables
 from predictions import read_predictions, write_predictions
 from provenance import ROOT, provenance
 from torchrun import RunFailed, progress, torchrun
@@ -99,13 +99,7 @@ def predict_case(runner: Runner, case: Case, changes: dict[str, Case], steps: in
     clock = {"HOSTCUDA_CLOCK": "virtual", "HOSTNCCL_TOPOLOGY": str(links), "HOSTCUDA_TIMES": str(times)}
     network = folder / "netprofile.json"
     if not network.exists():
-        nodes = min(max(c.nodes for c in changes.values()), max(PROFILED_RANKS // case.per_node, 1))
-        groups = dict.fromkeys(group for c in changes.values() for group in c.groups() if int(group.partition("x")[0]) <= nodes)
-        runner.run(
-            [runner.prism, "netprofile", "--device", "host", "--ranks", nodes * case.per_node, "--nodes", nodes, "--groups", ",".join(groups),
-             "--types", "bf16,fp32", "--operations", "AllReduce,AllGather,ReduceScatter,AlltoAll,Send", "--sizes", options.sizes,
-             "--repeats", 7 if case.link_jitter > 0 else 1, "--iterations", 1, "--out", network],
-            folder / "netprofile.log", clock)  # fmt: skip
+        measure_links(runner, [*changes.values()], folder, network, clock)
     command = [*torchrun(options.python, case.per_node), f"--nnodes={case.nodes}", "--no-python", runner.trainer, *case.flags(steps)]
     runner.verb("capture", folder, "captured", {}, "--target", f"h200x{case.per_node}:{case.nodes}", "--", *command)
     runner.verb("calibrate", folder, "calibrated", clock, folder / "captured", "--clock", "virtual", "--network", network)

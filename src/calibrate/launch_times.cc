@@ -23,22 +23,12 @@ void LaunchTimes::Add(uint64_t site, uint64_t size, int64_t ns) {
 void LaunchTimes::Prepare(Site* site) {
   if (site->sorted) return;
   site->sorted = true;
+  site->line = {};
   std::vector<Sample>& samples = site->samples;
   std::stable_sort(samples.begin(), samples.end(),
                    [](const Sample& x, const Sample& y) { return x.size < y.size; });
-  const auto n = static_cast<double>(samples.size());
-  double size = 0, ns = 0, square = 0, product = 0;
-  for (const Sample& s : samples) {
-    size += static_cast<double>(s.size) / n;
-    ns += static_cast<double>(s.ns) / n;
-  }
-  for (const Sample& s : samples) {
-    const double from_mean = static_cast<double>(s.size) - size;
-    square += from_mean * from_mean;
-    product += from_mean * (static_cast<double>(s.ns) - ns);
-  }
-  site->ns_per_size = square > 0 ? product / square : 0;
-  site->base_ns = ns - site->ns_per_size * size;
+  for (const Sample& s : samples)
+    site->line.Add(static_cast<double>(s.size), static_cast<double>(s.ns));
 }
 
 std::optional<LaunchTimes::Answer> LaunchTimes::Draw(uint64_t site, uint64_t size, uint64_t key) {
@@ -66,9 +56,7 @@ std::optional<LaunchTimes::Answer> LaunchTimes::Draw(uint64_t site, uint64_t siz
     }
   }
   const Sample& near = drawn(begin, end);
-  const auto line = [&](uint64_t at) {
-    return s.base_ns + s.ns_per_size * static_cast<double>(at);
-  };
+  const auto line = [&](uint64_t at) { return s.line.At(static_cast<double>(at)); };
   // Where a line comes near nothing it says little: no launch takes longer for less, nor grows by
   // more than its work.
   const double to = line(size), from = line(near.size);

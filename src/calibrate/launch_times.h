@@ -16,6 +16,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "src/base/straight_line.h"
+
 namespace prism::calibrate {
 
 class LaunchTimes {
@@ -37,7 +39,7 @@ class LaunchTimes {
   struct Site {
     std::vector<Sample> samples;  // by size once `sorted`
     bool sorted = false;
-    double base_ns = 0, ns_per_size = 0;  // the line
+    StraightLine line;
   };
   static void Prepare(Site* site);
 

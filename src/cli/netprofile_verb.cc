@@ -9,6 +9,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -68,7 +69,7 @@ std::string Table(const NetworkProfile& profile) {
                   profile.machine.value("nccl", "of unknown version"));
   std::vector<NetworkEntry> entries = profile.entries;
   const auto group = [](const NetworkEntry& e) {
-    return std::tuple(e.op, e.type, e.nodes, e.ranks, e.rails);
+    return std::tuple(e.op, e.type, e.nodes, e.ranks, e.rails, e.leaves);
   };
   std::stable_sort(entries.begin(), entries.end(), [&](const auto& x, const auto& y) {
     return std::pair(group(x), x.bytes) < std::pair(group(y), y.bytes);
@@ -82,13 +83,14 @@ std::string Table(const NetworkProfile& profile) {
     const NetworkEntry& first = entries[i];
     if (i == 0 || group(entries[i - 1]) != group(first)) {
       text += fmt::format(
-          "\n{}{}, {} ranks on {} node{}{}\n  {:>10}  {:<34}  {:<34}  {}\n",
+          "\n{}{}, {} ranks on {} node{}{}{}\n  {:>10}  {:<34}  {:<34}  {}\n",
           graph::CommOpName(first.op),
           first.type.has_value() ? " " + std::string(engine::TypeName(*first.type)) : "",
           first.ranks, first.nodes, first.nodes == 1 ? "" : "s",
           first.rails == 0 ? ""
                            : fmt::format(", {} NIC{}", first.rails, first.rails == 1 ? "" : "s"),
-          "bytes", "isolated (p10 - p90)", "in a row (p10 - p90)", "bytes/time");
+          first.leaves < 2 ? "" : fmt::format(", {} leaves", first.leaves), "bytes",
+          "isolated (p10 - p90)", "in a row (p10 - p90)", "bytes/time");
     }
     const NetworkEntry *isolated = nullptr, *in_a_row = nullptr;
     for (;
@@ -129,6 +131,7 @@ class NetprofileVerb final : public Verb {
            "--rdzv-endpoint node0:29400 \\\n"
            "    prism netprofile --groups 8,2x1 --out two-nodes.json\n"
            "  prism netprofile --import all_reduce_perf.txt alltoall_perf.txt --out net.json\n"
+           "  prism netprofile --merge two-nodes.json sixteen-nodes.json --out net.json\n"
            "  prism netprofile --device host --ranks 2 --sizes 1KiB:1MiB:4\n"
            "  HOSTCUDA_CLOCK=virtual prism netprofile --device host --ranks 16 --nodes 2 --groups "
            "8,2x1\n";
@@ -176,11 +179,26 @@ class NetprofileVerb final : public Verb {
     app.add_option("--operation", operation_,
                    "With --import: which operation it is, where neither text nor file name say so")
         ->type_name("NAME");
+    app.add_option(
+           "--merge", merge_,
+           "Measure nothing: make one profile of these of one machine, whose ranks were placed in "
+           "different ways; what is in several is the first's")
+        ->type_name("FILE")
+        ->expected(2, -1);
     app.add_option("--nodes", nodes_,
                    "With --ranks, on how many nodes: of --device host, which plays them; or with "
                    "--import, where the text lists no ranks")
         ->capture_default_str()
         ->type_name("N");
+    app.add_option("--node-numbers", node_numbers_,
+                   "With --nodes: which numbers these have, by which links place them; 0 to N-1 by "
+                   "default")
+        ->type_name("LIST")
+        ->delimiter(',');
+    app.add_option("--gpus", gpus_,
+                   "With --ranks: which GPUs of a node its ranks have; the first ones by default")
+        ->type_name("LIST")
+        ->delimiter(',');
     app.add_option("--out", out_, "File to write the profile to")->type_name("FILE");
     app.add_flag("--force", force_, "Replace an earlier file");
   }
@@ -188,11 +206,14 @@ class NetprofileVerb final : public Verb {
   absl::StatusOr<int> Run(const Invocation& invocation) override {
     std::optional<NetworkProfile> profile;
     RankOptions options;
-    if (import_.empty()) {
+    if (import_.empty() && merge_.empty()) {
       PRISM_RETURN_IF_ERROR(ParseOptions(&options));
       PRISM_RETURN_IF_ERROR(FindLibraries(invocation, &options));
     }
-    if (!import_.empty()) {
+    if (!merge_.empty()) {
+      PRISM_RETURN_IF_ERROR(CheckOut());
+      PRISM_ASSIGN_OR_RETURN(profile, Merge());
+    } else if (!import_.empty()) {
       PRISM_RETURN_IF_ERROR(CheckOut());
       PRISM_ASSIGN_OR_RETURN(profile, Import());
     } else if (ranks_ == 0) {
@@ -235,7 +256,24 @@ class NetprofileVerb final : public Verb {
                            InRange("--iterations", iterations_, 1, kMaxIterations));
     PRISM_ASSIGN_OR_RETURN(plan.repeats, InRange("--repeats", repeats_, 1, kMaxRepeats));
     if (ranks_ != 0) PRISM_RETURN_IF_ERROR(InRange("--ranks", ranks_, 2, kMaxRanks).status());
-    return CheckNodes();
+    PRISM_RETURN_IF_ERROR(CheckNodes());
+    if (ranks_ == 0) return absl::OkStatus();
+    PRISM_RETURN_IF_ERROR(
+        CheckList("--node-numbers", node_numbers_, static_cast<uint64_t>(nodes_)));
+    return CheckList("--gpus", gpus_, static_cast<uint64_t>(ranks_ / nodes_));
+  }
+
+  // A list that says something of each of `wanted`, each number once.
+  static absl::Status CheckList(const char* flag, const std::vector<uint32_t>& list,
+                                uint64_t wanted) {
+    const std::set<uint32_t> numbers(list.begin(), list.end());
+    if (list.empty() || (list.size() == wanted && numbers.size() == wanted))
+      return absl::OkStatus();
+    return WithHint(absl::InvalidArgumentError(
+                        fmt::format("{} has {} different numbers", flag, numbers.size())),
+                    fmt::format("{} different ones: {}", wanted,
+                                flag == std::string("--gpus") ? "one for each rank of a node"
+                                                              : "one for each of --nodes"));
   }
 
   absl::Status CheckNodes() const {
@@ -284,6 +322,21 @@ class NetprofileVerb final : public Verb {
     return WithHint(absl::NotFoundError("there is no NCCL (libnccl.so.2) in the environment of the "
                                         "python3 on PATH, nor where the loader looks"),
                     "--nccl PATH names one; PyTorch's is in site-packages/nvidia/nccl/lib");
+  }
+
+  absl::StatusOr<NetworkProfile> Merge() const {
+    std::vector<NetworkProfile> profiles;
+    for (const std::string& path : merge_) {
+      PRISM_ASSIGN_OR_RETURN(NetworkProfile profile, engine::ReadNetworkProfile(path));
+      if (!profiles.empty() && profile.gpu() != profiles.front().gpu()) {
+        return WithHint(
+            absl::InvalidArgumentError(fmt::format("{} is of {}, {} of {}", path, profile.gpu(),
+                                                   merge_.front(), profiles.front().gpu())),
+            "--merge takes profiles of one machine");
+      }
+      profiles.push_back(std::move(profile));
+    }
+    return engine::MergeNetworkProfiles(std::move(profiles));
   }
 
   absl::StatusOr<NetworkProfile> Import() const {
@@ -351,13 +404,15 @@ class NetprofileVerb final : public Verb {
     options->local_world = per_node;
     auto ended = RunLocalRanks(world, [&](uint32_t rank) -> absl::StatusOr<std::string> {
       r.rank = rank;
-      options->local_rank = rank % per_node;
+      const uint32_t gpu = gpus_.empty() ? rank % per_node : gpus_[rank % per_node];
+      const uint32_t node = rank / per_node;
+      options->local_rank = gpu;
       // As another launcher would: hostcuda's clock and hostnccl's links go by them, and so does
       // what netprofile itself takes for a node.
       for (const auto& [name, value] :
-           {std::pair{"RANK", rank}, std::pair{"WORLD_SIZE", world},
-            std::pair{"LOCAL_RANK", rank % per_node}, std::pair{"LOCAL_WORLD_SIZE", per_node},
-            std::pair{"GROUP_RANK", rank / per_node}})
+           {std::pair{"RANK", rank}, std::pair{"WORLD_SIZE", world}, std::pair{"LOCAL_RANK", gpu},
+            std::pair{"LOCAL_WORLD_SIZE", per_node},
+            std::pair{"GROUP_RANK", node_numbers_.empty() ? node : node_numbers_[node]}})
         setenv(name, std::to_string(value).c_str(), 1);
       if (rank != 0) close(r.listener);
       PRISM_ASSIGN_OR_RETURN(const auto profile, netprofile::ProfileAsRank(*options));
@@ -411,6 +466,8 @@ class NetprofileVerb final : public Verb {
   std::vector<std::string> import_;
   std::string operation_;
   int64_t nodes_ = 1;
+  std::vector<uint32_t> node_numbers_, gpus_;
+  std::vector<std::string> merge_;
   std::string out_;
   bool force_ = false;
 };

@@ -38,21 +38,24 @@ double TreeUs(const Gpu& gpu, const Protocol& p, const Placement& at, double byt
 }  // namespace
 
 Placement PlacementOf(const Target& target, std::span<const uint32_t> world_ranks,
-                      std::span<const uint32_t> nic_of_gpu) {
+                      const NetworkLinks* links) {
   std::map<uint32_t, uint32_t> nodes;
-  std::set<uint32_t> nics;
-  bool known = !nic_of_gpu.empty();
+  std::set<uint32_t> nics, leaves;
+  bool known = links != nullptr && !links->nic_of_gpu.empty();
   Placement placement;
   placement.ranks = static_cast<uint32_t>(world_ranks.size());
   for (uint32_t rank : world_ranks) {
     if (rank == trace::kUnknownRank) continue;
     placement.ranks_per_node = std::max(placement.ranks_per_node, ++nodes[target.node_of(rank)]);
     const uint32_t gpu = rank % target.gpus_per_node;
-    known = known && gpu < nic_of_gpu.size();
-    if (known) nics.insert(nic_of_gpu[gpu]);
+    known = known && gpu < links->nic_of_gpu.size();
+    if (known) nics.insert(links->nic_of_gpu[gpu]);
+    if (links != nullptr) leaves.insert(links->LeafOf(target.node_of(rank)));
   }
   placement.nodes = static_cast<uint32_t>(std::max<size_t>(nodes.size(), 1));
-  if (known && placement.nodes > 1) placement.rails = static_cast<uint32_t>(nics.size());
+  if (placement.nodes == 1) return placement;
+  if (known) placement.rails = static_cast<uint32_t>(nics.size());
+  placement.leaves = static_cast<uint32_t>(leaves.size());
   return placement;
 }
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 
+#include "src/engine/network_profile.h"
 #include "src/engine/target.h"
 #include "src/trace/format.h"
 
@@ -21,13 +22,14 @@ struct Placement {
   uint32_t ranks = 1;
   uint32_t nodes = 1;
   uint32_t ranks_per_node = 1;  // on the fullest node
-  uint32_t rails = 0;  // NICs of a node that the members have, all nodes together; 0: not known
+  uint32_t rails = 0;   // NICs of a node that the members have, all nodes together; 0: not known
+  uint32_t leaves = 0;  // leaf switches of the nodes; 0: not known
   /// NICs by which a ring of the group leaves a node.
   uint32_t nics() const { return rails == 0 ? ranks_per_node : std::min(rails, ranks_per_node); }
 };
-/// `nic_of_gpu`: by GPU of a node; empty: not known.
+/// `links`: null: not known.
 Placement PlacementOf(const Target& target, std::span<const uint32_t> world_ranks,
-                      std::span<const uint32_t> nic_of_gpu = {});
+                      const NetworkLinks* links = nullptr);
 
 /// `bytes` is count x element size as passed to NCCL (AllGather: what one rank gives;
 /// ReduceScatter: what one rank gets).

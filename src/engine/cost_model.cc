@@ -334,7 +334,7 @@ NetworkTime CostModel::MessageTime(const graph::Call& call, uint32_t rank, uint3
   // What stays on the GPU crosses no link.
   if (rank == peer) return {std::llround(links.receive_ns), TimeSource::kMeasured};
   const uint32_t ends[] = {rank, peer};
-  const Placement at = PlacementOf(target_, ends, links.nic_of_gpu);
+  const Placement at = PlacementOf(target_, ends, &links);
   const uint64_t bytes = call.count * ElementBytes(call.dtype);
   if (const auto time = network_->TimeOf(target_.gpu, CommOp::kSend, call.dtype, bytes, at))
     return *time;
@@ -348,7 +348,7 @@ namespace {
 class LinkMap {
  public:
   LinkMap(const Target& target, const NetworkLinks& links, const graph::Graph& graph)
-      : target_(target), nic_of_gpu_(links.nic_of_gpu) {
+      : target_(target), links_(links) {
     for (const graph::Rank& rank : graph.ranks) gpus_ = std::max(gpus_, rank.rank + 1);
     for (const graph::Communicator& c : graph.communicators) {
       for (const uint32_t rank : c.world_ranks) {
@@ -358,35 +358,42 @@ class LinkMap {
     gpus_ = (gpus_ + target.gpus_per_node - 1) / target.gpus_per_node * target.gpus_per_node;
   }
 
-  // Both directions of each GPU's port, then of as many NICs at most.
-  uint32_t links() const { return 4 * gpus_; }
+  // Both directions of each GPU's port, then of as many NICs at most, then of as many ways of
+  // leaves to others: NICs of one number are on one leaf.
+  uint32_t links() const { return 6 * gpus_; }
   std::optional<uint32_t> Port(uint32_t rank) const {
     return rank < gpus_ ? std::optional(2 * rank) : std::nullopt;
   }
   std::optional<uint32_t> NicOf(uint32_t node, uint32_t nic) const {
     const uint32_t per_node = target_.gpus_per_node;
     uint32_t nics = per_node;  // where a node's are not known
-    if (!nic_of_gpu_.empty()) nics = 1 + *std::max_element(nic_of_gpu_.begin(), nic_of_gpu_.end());
+    const std::vector<uint32_t>& known = links_.nic_of_gpu;
+    if (!known.empty()) nics = 1 + *std::max_element(known.begin(), known.end());
     return nic < nics && node < gpus_ / per_node
                ? std::optional(2 * (gpus_ + node * per_node + nic))
                : std::nullopt;
   }
 
-  /// Which members are the first of theirs at their NIC: these stand for it.
-  std::vector<bool> AtNic(const graph::Communicator& c) const {
-    std::vector<bool> first(c.world_ranks.size(), false);
-    std::set<uint32_t> seen;
-    for (size_t i = 0; i < first.size(); ++i) {
+  /// For which links beyond its port a member stands: it is the first that has them.
+  struct Stands {
+    bool at_nic = false, at_leaf = false;
+  };
+  std::vector<Stands> StandsOf(const graph::Communicator& c) const {
+    std::vector<Stands> stands(c.world_ranks.size());
+    std::set<uint32_t> nics, leaves;
+    for (size_t i = 0; i < stands.size(); ++i) {
       const uint32_t rank = c.world_ranks[i];
-      first[i] = rank != graph::kNone && seen.insert(Nic(rank, rank)).second;
+      if (rank == graph::kNone) continue;
+      stands[i] = {nics.insert(Nic(rank, rank)).second, leaves.insert(Leaf(rank, rank)).second};
     }
-    return first;
+    return stands;
   }
-  void AddCollective(uint32_t rank, bool at_nic, const NetworkTime& time,
+  void AddCollective(uint32_t rank, Stands stands, const NetworkTime& time,
                      std::vector<LinkShare>* shares) const {
     for (const uint32_t direction : {0u, 1u}) {
       Add(2 * rank + direction, time.port, shares);
-      if (at_nic) Add(2 * (gpus_ + Nic(rank, rank)) + direction, time.nic, shares);
+      if (stands.at_nic) Add(2 * (gpus_ + Nic(rank, rank)) + direction, time.nic, shares);
+      if (stands.at_leaf) Add(2 * (2 * gpus_ + Leaf(rank, rank)) + direction, time.leaf, shares);
     }
   }
   /// All that a message uses. It leaves a node by the receiver's NIC, to which a port of the
@@ -399,13 +406,22 @@ class LinkMap {
     Add(2 * (near ? to : target_.node_of(from) * per_node + to % per_node) + 1, time.port, shares);
     Add(2 * (gpus_ + Nic(from, to)), time.nic, shares);
     Add(2 * (gpus_ + Nic(to, to)) + 1, time.nic, shares);
+    Add(2 * (2 * gpus_ + Leaf(from, to)), time.leaf, shares);
+    Add(2 * (2 * gpus_ + Leaf(to, to)) + 1, time.leaf, shares);
   }
 
  private:
   /// The NIC of rank `on`'s node that rank `rail`'s GPU would have there.
   uint32_t Nic(uint32_t on, uint32_t rail) const {
-    const uint32_t per_node = target_.gpus_per_node, gpu = rail % per_node;
-    return target_.node_of(on) * per_node + (gpu < nic_of_gpu_.size() ? nic_of_gpu_[gpu] : gpu);
+    return target_.node_of(on) * target_.gpus_per_node + NicOfNode(rail);
+  }
+  /// The leaf of that NIC.
+  uint32_t Leaf(uint32_t on, uint32_t rail) const {
+    return links_.LeafOf(target_.node_of(on)) * target_.gpus_per_node + NicOfNode(rail);
+  }
+  uint32_t NicOfNode(uint32_t rail) const {
+    const uint32_t gpu = rail % target_.gpus_per_node;
+    return gpu < links_.nic_of_gpu.size() ? links_.nic_of_gpu[gpu] : gpu;
   }
   static void Add(uint32_t link, double share, std::vector<LinkShare>* shares) {
     const auto whole = static_cast<uint32_t>(std::llround(share * kWholeLink));
@@ -413,7 +429,7 @@ class LinkMap {
   }
 
   const Target& target_;
-  const std::vector<uint32_t>& nic_of_gpu_;
+  const NetworkLinks& links_;
   uint32_t gpus_ = 0;
 };
 
@@ -465,12 +481,11 @@ Durations CostModel::DurationsOf(const graph::Graph& graph, const Factors& facto
     d.receive_ns = std::llround(network_->profile().links->receive_ns);
   }
   std::vector<Placement> placements;
-  std::vector<std::vector<bool>> at_nic;
+  std::vector<std::vector<LinkMap::Stands>> stands;
   for (const graph::Communicator& c : graph.communicators) {
-    if (links) at_nic.push_back(links->AtNic(c));
+    if (links) stands.push_back(links->StandsOf(c));
     placements.push_back(
-        links ? PlacementOf(target_, c.world_ranks, network_->profile().links->nic_of_gpu)
-              : PlacementOf(target_, c.world_ranks));
+        PlacementOf(target_, c.world_ranks, links ? &*network_->profile().links : nullptr));
   }
   for (const graph::Rank& rank : graph.ranks) {
     const Program& program = graph.program_of(rank);
@@ -486,7 +501,7 @@ Durations CostModel::DurationsOf(const graph::Graph& graph, const Factors& facto
       if (rank.channel[call] == graph::kNone) {
         time = CollectiveTime(c, at);
         if (links)
-          links->AddCollective(rank.rank, at_nic[comm][rank.comm_rank[c.participant]], time,
+          links->AddCollective(rank.rank, stands[comm][rank.comm_rank[c.participant]], time,
                                &d.shares);
       } else if (!links) {
         time = GroupedTime(c, messages[call], at);
@@ -500,7 +515,7 @@ Durations CostModel::DurationsOf(const graph::Graph& graph, const Factors& facto
       }
       calls.push_back({scaled(time.ns, time.source, factors.communication), time.source,
                        first_share, static_cast<uint32_t>(d.shares.size()) - first_share,
-                       time.spread, time.doubt, time.figure});
+                       time.spread, time.doubt, time.figure, time.group_doubt});
     }
     d.calls.push_back(std::move(calls));
   }
@@ -513,6 +528,8 @@ Durations CostModel::DurationsOf(const graph::Graph& graph, const Factors& facto
   for (size_t i = 0; i < 4; ++i) d.host_scale[i] = factors.by_source[i] * factors.host;
   const double measured = factors.by_source[static_cast<size_t>(TimeSource::kMeasured)];
   d.measured_span_scale = measured * factors.compute;
+  d.retimed_span_scale =
+      factors.by_source[static_cast<size_t>(TimeSource::kInterpolated)] * factors.compute;
   d.measured_call_scale = measured * factors.communication;
   return d;
 }

@@ -708,10 +708,12 @@ void Evaluation::RunStream(uint32_t id) {
         SpanTime span = spans[op.a];
         if (s.measured != nullptr && s.measured[s.at] >= 0) {
           span.tail_ns = span.ns == 0 ? 0 : span.tail_ns * s.measured[s.at] / span.ns;
-          span.ns = s.measured[s.at];
-          span.ns = Scaled(span.ns, durations_.measured_span_scale);
-          span.tail_ns = Scaled(span.tail_ns, durations_.measured_span_scale);
-          span.source = TimeSource::kMeasured;
+          const bool retimed = !durations_.retimed.empty() && durations_.retimed[s.rank] != 0;
+          const double scale =
+              retimed ? durations_.retimed_span_scale : durations_.measured_span_scale;
+          span.ns = Scaled(s.measured[s.at], scale);
+          span.tail_ns = Scaled(span.tail_ns, scale);
+          span.source = retimed ? TimeSource::kInterpolated : TimeSource::kMeasured;
         }
         if (changed) {
           const double factor = durations_.span_scale[s.rank][op.a];
@@ -947,18 +949,14 @@ int64_t LogNormalDraw::Draw(uint32_t rank, uint32_t iteration, uint32_t sequence
 }
 
 SampleDraw::SampleDraw(const Graph& graph, graph::StepSamples samples, uint64_t seed)
-    : graph_(graph), samples_(std::move(samples)), seed_(seed), index_of_(graph.world, kNone) {
+    : samples_(std::move(samples)), seed_(seed), index_of_(graph.world, kNone) {
   for (uint32_t i = 0; i < graph.ranks.size(); ++i) index_of_[graph.ranks[i].rank] = i;
 }
 
 int64_t SampleDraw::Draw(uint32_t rank, uint32_t iteration, uint32_t sequence, uint32_t op,
                          int64_t base_ns, TimeSource) const {
   const uint64_t key = SplitMix(SplitMix(seed_) ^ iteration);
-  const uint32_t index = index_of_[rank], program = graph_.ranks[index].program;
-  double factor = samples_.Ratio(index, sequence, op, key);
-  if (graph_.programs[program].sequences[sequence].ops[op].kind == OpKind::kSpan)
-    factor *= std::exp(samples_.ErrorOfMean(program) * Normal(SplitMix(key ^ ~uint64_t{program})));
-  return Scaled(base_ns, factor);
+  return Scaled(base_ns, samples_.Ratio(index_of_[rank], sequence, op, key));
 }
 
 absl::StatusOr<Outcome> Evaluate(const Graph& graph, const Durations& durations,

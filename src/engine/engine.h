@@ -59,6 +59,7 @@ struct CallTime {
   /// far `ns` is off as what they take, with all of the same figure (Options::doubts).
   double spread = 0, doubt = 0;
   uint32_t figure = 0;
+  double group_doubt = 0;  // NetworkTime::group_doubt; not drawn
 };
 
 /// Durations of a graph. Spans are the programs', calls are the ranks' (they depend on who the
@@ -75,6 +76,10 @@ struct Durations {
   double host_scale[4] = {1, 1, 1, 1};
   /// Factors on what the trace has measured of spans and communications.
   double measured_span_scale = 1, measured_call_scale = 1;
+  /// Ranks (index in Graph::ranks; empty: none) whose spans are timed by what others took, and the
+  /// factor on these: they are interpolated.
+  std::vector<uint8_t> retimed;
+  double retimed_span_scale = 1;
   /// What-ifs (what_if.h), by rank (index in Graph::ranks); empty: 1. On spans, measured or not, on
   /// measured calls, and on host time.
   std::vector<std::vector<double>> span_scale, call_scale;  // [rank][span], [rank][call]
@@ -104,8 +109,7 @@ class LogNormalDraw final : public DurationDraw {
 };
 
 /// Takes, for each rank and step, what was measured in a drawn one (graph::StepSamples), scaled as
-/// the duration itself is; spans all longer or shorter by as much as the mean of so few steps may
-/// be off. Keeps a reference to the graph.
+/// the duration itself is. Keeps a reference to the graph.
 class SampleDraw final : public DurationDraw {
  public:
   SampleDraw(const graph::Graph& graph, graph::StepSamples samples, uint64_t seed);
@@ -113,7 +117,6 @@ class SampleDraw final : public DurationDraw {
                TimeSource source) const override;
 
  private:
-  const graph::Graph& graph_;
   const graph::StepSamples samples_;
   const uint64_t seed_;
   std::vector<uint32_t> index_of_;  // by world rank, in Graph::ranks

@@ -6,6 +6,8 @@
 // nodes); a protocol is a latency a step and a time a byte on each kind of link. The quickest of
 // all is taken.
 //
+// Nodes of several leaf switches are taken to be as many of each, one leaf's after the other's.
+//
 // A value; thread-safe.
 //
 //   LinkModel model{base_ns, {{.port_step_ns = 700, .port_ns_per_byte = 0.004}}};
@@ -24,22 +26,27 @@ namespace prism::engine {
 struct LinkModel {
   struct Protocol {
     double port_step_ns = 0, nic_step_ns = 0;
+    double leaf_step_ns = 0;  // from NIC to NIC of another leaf
     double port_ns_per_byte = 0, nic_ns_per_byte = 0;
   };
   struct Estimate {
     double ns;
-    /// Nanoseconds that each member's port (in each direction) and each NIC are busy meanwhile.
-    double port_ns, nic_ns;
-    double busiest_ns() const { return std::max(port_ns, nic_ns); }
+    /// Nanoseconds that each member's port (in each direction), each NIC, and a leaf's way to the
+    /// others are busy meanwhile.
+    double port_ns, nic_ns, leaf_ns;
+    double busiest_ns() const { return std::max({port_ns, nic_ns, leaf_ns}); }
   };
 
   double base_ns = 0;
   std::vector<Protocol> protocols;   // at least one
+  double leaf_share = 0;             // NetworkLinks::leaf_share
   bool ports = false, nics = false;  // which of these are known
+  bool leaves = false;
 
   /// Whether all links that a group there uses are known.
   bool Knows(const Placement& at) const {
-    return (at.ranks_per_node == 1 || ports) && (at.nodes == 1 || nics);
+    return (at.ranks_per_node == 1 || ports) && (at.nodes == 1 || nics) &&
+           (at.leaves <= 1 || leaves);
   }
   /// `bytes` as in CollectiveNs; kSend and kRecv: one message.
   Estimate Of(trace::CommOp op, double bytes, const Placement& at) const;

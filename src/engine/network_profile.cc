@@ -30,6 +30,7 @@ constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
 constexpr uint64_t kMaxRanks = 1 << 20;
 constexpr uint64_t kMaxBytes = uint64_t{1} << 50;
 constexpr double kMaxNs = 1e15;  // eleven days
+constexpr double kMaxShare = 1e3;
 
 constexpr std::string_view kTypes[] = {"int8", "uint8", "int32", "uint32", "int64",   "uint64",
                                        "fp16", "fp32",  "fp64",  "bf16",   "fp8e4m3", "fp8e5m2"};
@@ -119,6 +120,11 @@ class Members {
   absl::Status status_;
 };
 
+// What no two entries of a profile have in common.
+auto KeyOf(const NetworkEntry& e) {
+  return std::tuple(e.op, e.type, e.ranks, e.nodes, e.rails, e.leaves, e.bytes, e.isolated);
+}
+
 absl::StatusOr<NetworkEntry> ParseEntry(const ordered_json& object, size_t index) {
   std::string where = absl::StrCat("entry ", index);
   if (!object.is_object()) return Bad(absl::StrCat(where, " is no object"));
@@ -149,6 +155,8 @@ absl::StatusOr<NetworkEntry> ParseEntry(const ordered_json& object, size_t index
   e.samples = members.Integer("n", 1, kMaxBytes);
   if (members.Has("rails"))
     e.rails = static_cast<uint32_t>(members.Integer("rails", 1, std::max(e.ranks, 1u)));
+  if (members.Has("leaves"))
+    e.leaves = static_cast<uint32_t>(members.Integer("leaves", 1, std::max(e.nodes, 1u)));
   if (e.p10_ns > e.median_ns || e.median_ns > e.p90_ns)
     members.Fail("p10_ns, median_ns and p90_ns are not ascending");
   if (!members.status().ok()) return members.status();
@@ -168,6 +176,24 @@ absl::StatusOr<NetworkLinks> ParseLinks(const ordered_json& object) {
     if (!nic.is_number_unsigned() || nic.get<uint64_t>() > links.nic_of_gpu.size())
       return Bad("links: nic_of_gpu does not number the NICs as they come, from 0");
     links.nic_of_gpu.push_back(nic.get<uint32_t>());
+  }
+  if (const auto nodes = object.find("nodes"); nodes != object.end()) {
+    if (!nodes->is_array()) return Bad("links: nodes is no array");
+    for (const ordered_json& node : *nodes) {
+      if (!node.is_number_unsigned() || node.get<uint64_t>() > kMaxRanks)
+        return Bad("links: nodes are no numbers of nodes");
+      links.nodes.push_back(node.get<uint32_t>());
+    }
+  }
+  if (const auto nodes = object.find("nodes_per_leaf"); nodes != object.end()) {
+    if (!nodes->is_number_unsigned() || nodes->get<uint64_t>() > kMaxRanks)
+      return Bad("links: nodes_per_leaf is no number of nodes");
+    links.nodes_per_leaf = nodes->get<uint32_t>();
+  }
+  if (const auto share = object.find("leaf_share"); share != object.end()) {
+    if (!share->is_number() || !(share->get<double>() >= 0 && share->get<double>() <= kMaxShare))
+      return Bad(absl::StrCat("links: leaf_share is no number from 0 to ", kMaxShare));
+    links.leaf_share = share->get<double>();
   }
   return links;
 }
@@ -241,15 +267,13 @@ absl::StatusOr<NetworkProfile> ParseNetworkProfile(std::string_view text) {
     PRISM_ASSIGN_OR_RETURN(profile.links, ParseLinks(j["links"]));
   }
   if (!j.contains("entries") || !j["entries"].is_array()) return Bad("entries is no array");
-  std::set<
-      std::tuple<CommOp, std::optional<uint32_t>, uint32_t, uint32_t, uint32_t, uint64_t, bool>>
-      seen;
+  std::set<decltype(KeyOf(NetworkEntry()))> seen;
   for (const ordered_json& object : j["entries"]) {
     const size_t index = profile.entries.size();
     PRISM_ASSIGN_OR_RETURN(const NetworkEntry e, ParseEntry(object, index));
-    if (!seen.insert({e.op, e.type, e.ranks, e.nodes, e.rails, e.bytes, e.isolated}).second) {
+    if (!seen.insert(KeyOf(e)).second) {
       return Bad(absl::StrCat("entry ", index, ": another entry has the same operation, type, ",
-                              "ranks, nodes, rails, bytes and isolated"));
+                              "ranks, nodes, rails, leaves, bytes and isolated"));
     }
     profile.entries.push_back(e);
   }
@@ -278,6 +302,37 @@ absl::StatusOr<NetworkProfile> ReadNetworkProfile(const std::string& path) {
   return profile;
 }
 
+NetworkProfile MergeNetworkProfiles(std::vector<NetworkProfile> profiles) {
+  std::optional<NetworkLinks> links;
+  for (const NetworkProfile& p : profiles) {
+    if (!p.links.has_value()) continue;
+    if (!links.has_value()) links = p.links;
+    if (links->nic_of_gpu.size() < p.links->nic_of_gpu.size())
+      links->nic_of_gpu = p.links->nic_of_gpu;
+    if (links->nodes_per_leaf == 0) links->nodes_per_leaf = p.links->nodes_per_leaf;
+    if (links->leaf_share == 0) links->leaf_share = p.links->leaf_share;
+  }
+  NetworkProfile merged = profiles.front();
+  merged.links = links;
+  merged.entries.clear();
+  std::set<decltype(KeyOf(NetworkEntry()))> seen;
+  for (NetworkProfile& p : profiles) {
+    if (&p != &profiles.front())
+      merged.settings["merged"].push_back({{"machine", p.machine}, {"settings", p.settings}});
+    for (NetworkEntry& e : p.entries) {
+      // Where all nodes were equally far, others may tell on which leaves they are.
+      if (p.links.has_value() && p.links->nodes_per_leaf == 0 && e.leaves != 0 &&
+          e.nodes <= p.links->nodes.size()) {
+        std::set<uint32_t> leaves;
+        for (uint32_t i = 0; i < e.nodes; ++i) leaves.insert(links->LeafOf(p.links->nodes[i]));
+        e.leaves = static_cast<uint32_t>(leaves.size());
+      }
+      if (seen.insert(KeyOf(e)).second) merged.entries.push_back(e);
+    }
+  }
+  return merged;
+}
+
 std::string SerializeNetworkProfile(const NetworkProfile& profile) {
   const auto dump = [](const ordered_json& j) {
     return j.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
@@ -289,6 +344,9 @@ std::string SerializeNetworkProfile(const NetworkProfile& profile) {
     ordered_json links;
     links["receive_ns"] = profile.links->receive_ns;
     links["nic_of_gpu"] = profile.links->nic_of_gpu;
+    links["nodes"] = profile.links->nodes;
+    links["nodes_per_leaf"] = profile.links->nodes_per_leaf;
+    links["leaf_share"] = profile.links->leaf_share;
     absl::StrAppend(&text, ",\n\"links\": ", dump(links));
   }
   absl::StrAppend(&text, ",\n\"entries\": [");
@@ -300,6 +358,7 @@ std::string SerializeNetworkProfile(const NetworkProfile& profile) {
     j["ranks"] = e.ranks;
     j["nodes"] = e.nodes;
     if (e.rails != 0) j["rails"] = e.rails;
+    if (e.leaves != 0) j["leaves"] = e.leaves;
     j["bytes"] = e.bytes;
     j["isolated"] = e.isolated;
     // Tenths of a nanosecond are below what any clock tells.

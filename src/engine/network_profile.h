@@ -33,6 +33,8 @@ struct NetworkEntry {
   uint64_t samples = 0;
   /// How many of a node's NICs the members have, all nodes together (NetworkLinks); 0: not known.
   uint32_t rails = 0;
+  /// On how many leaf switches their nodes are (NetworkLinks::nodes_per_leaf); 0: not known.
+  uint32_t leaves = 0;
 };
 
 /// How GPUs share links; what else is known of them follows from the entries.
@@ -41,6 +43,16 @@ struct NetworkLinks {
   double receive_ns = 0;
   /// By GPU of a node: GPUs with one number share a NIC. Empty: not known.
   std::vector<uint32_t> nic_of_gpu;
+  /// Numbers of the nodes that were measured, a group's first; empty: not known.
+  std::vector<uint32_t> nodes = {};
+  /// Nodes, as they are numbered, of a leaf switch, to each other nearer than to others; 0: all
+  /// that were measured are equally far.
+  uint32_t nodes_per_leaf = 0;
+  /// How much of a leaf's way to the others a message takes that fills a NIC; 0: nothing that was
+  /// measured filled it.
+  double leaf_share = 0;
+
+  uint32_t LeafOf(uint32_t node) const { return nodes_per_leaf == 0 ? 0 : node / nodes_per_leaf; }
 };
 
 struct NetworkProfile {
@@ -80,6 +92,10 @@ std::vector<std::string> ProfiledOpNames();
 absl::StatusOr<NetworkProfile> ParseNetworkProfile(std::string_view json);
 /// The same of a file, which every message names.
 absl::StatusOr<NetworkProfile> ReadNetworkProfile(const std::string& path);
+
+/// What several, of one machine with ranks placed in different ways, say together; at least one.
+/// What is in several is the first's; of links the most that one has found.
+NetworkProfile MergeNetworkProfiles(std::vector<NetworkProfile> profiles);
 
 /// The file's text: one entry a line.
 std::string SerializeNetworkProfile(const NetworkProfile& profile);

@@ -5,6 +5,8 @@
 #include <numbers>
 #include <tuple>
 
+#include "src/base/straight_line.h"
+
 namespace prism::engine {
 namespace {
 
@@ -20,7 +22,8 @@ constexpr double kLeastShare = 1.0 / kWholeLink;
 
 bool SameGroup(const Placement& x, const Placement& y) {
   return x.ranks == y.ranks && x.nodes == y.nodes &&
-         (x.rails == y.rails || x.rails == 0 || y.rails == 0);
+         (x.rails == y.rails || x.rails == 0 || y.rails == 0) &&
+         (x.leaves == y.leaves || x.leaves == 0 || y.leaves == 0);
 }
 
 // What a further line costs, in squares of standard errors: a line has a place, a slope and an end,
@@ -60,7 +63,7 @@ NetworkTable::NetworkTable(NetworkProfile profile) : profile_(std::move(profile)
   std::vector<const NetworkEntry*> entries;
   for (const NetworkEntry& e : profile_.entries) entries.push_back(&e);
   const auto curve_of = [](const NetworkEntry& e) {
-    return std::tuple(e.op, e.type.value_or(0), e.ranks, e.nodes, e.rails);
+    return std::tuple(e.op, e.type.value_or(0), e.ranks, e.nodes, e.rails, e.leaves);
   };
   std::sort(entries.begin(), entries.end(), [&](const NetworkEntry* x, const NetworkEntry* y) {
     return std::tuple(curve_of(*x), !x->isolated, x->bytes) <
@@ -71,7 +74,8 @@ NetworkTable::NetworkTable(NetworkProfile profile) : profile_(std::move(profile)
     std::vector<Curve>& curves = curves_[{e->op, e->type.value_or(0)}];
     if (first == nullptr || curve_of(*first) != curve_of(*e)) {
       first = e;
-      curves.push_back({{e->ranks, e->nodes, (e->ranks + e->nodes - 1) / e->nodes, e->rails}, {}});
+      curves.push_back(
+          {{e->ranks, e->nodes, (e->ranks + e->nodes - 1) / e->nodes, e->rails, e->leaves}, {}});
     }
     isolated_ = isolated_ || e->isolated;
     if (e->isolated != first->isolated) continue;
@@ -86,6 +90,7 @@ NetworkTable::NetworkTable(NetworkProfile profile) : profile_(std::move(profile)
     for (Curve& curve : curves) {
       Straighten(&curve.points);
       FindDoubtBetween(&curve.points);
+      DoubtSingles(&curve.points);
     }
   }
   links_ = MeasuredLinks();
@@ -107,31 +112,18 @@ void NetworkTable::Straighten(std::vector<Point>* points) {
   p = std::move(smooth);
 
   struct Line {
-    double at_bytes, ns, slope;       // through (at_bytes, ns)
-    double variance, slope_variance;  // of ns there and of the slope, which are independent
-    double misfit;                    // in squares of standard errors
+    StraightLine line;
+    double misfit = 0;  // in squares of standard errors
   };
   const auto line = [&](size_t first, size_t last) {
-    double weights = 0, bytes = 0, ns = 0;
+    Line l;
     const auto weight = [&](size_t i) { return 1 / (p[i].ns * p[i].error * p[i].ns * p[i].error); };
+    for (size_t i = first; i <= last; ++i) l.line.Add(p[i].bytes, p[i].ns, weight(i));
     for (size_t i = first; i <= last; ++i) {
-      weights += weight(i);
-      bytes += weight(i) * p[i].bytes;
-      ns += weight(i) * p[i].ns;
-    }
-    Line l{bytes / weights, ns / weights, 0, 1 / weights, 0, 0};
-    double across = 0, along = 0;
-    for (size_t i = first; i <= last; ++i) {
-      across += weight(i) * (p[i].bytes - l.at_bytes) * (p[i].bytes - l.at_bytes);
-      along += weight(i) * (p[i].bytes - l.at_bytes) * (p[i].ns - l.ns);
-    }
-    l.slope = along / across;
-    l.slope_variance = 1 / across;
-    for (size_t i = first; i <= last; ++i) {
-      const double off = p[i].ns - l.ns - l.slope * (p[i].bytes - l.at_bytes);
-      l.misfit += weight(i) * off * off;
+      const double ns = l.line.At(p[i].bytes);
+      l.misfit += weight(i) * (p[i].ns - ns) * (p[i].ns - ns);
       // No time is nothing or less; nor is it beyond what a double can tell.
-      if (!(p[i].ns - off > 0) || !std::isfinite(l.misfit)) l.misfit = INFINITY;
+      if (!(ns > 0) || !std::isfinite(l.misfit)) l.misfit = INFINITY;
     }
     return l;
   };
@@ -159,10 +151,9 @@ void NetworkTable::Straighten(std::vector<Point>* points) {
       Point& point = straight[i];
       point.line = lines_;
       if (size > 2) {
-        const Line l = line(begin, end - 1);
-        const double away = point.bytes - l.at_bytes;
-        point.ns = l.ns + l.slope * away;
-        point.error = std::sqrt(l.variance + l.slope_variance * away * away) / point.ns;
+        const StraightLine l = line(begin, end - 1).line;
+        point.ns = l.At(point.bytes);
+        point.error = std::sqrt(l.VarianceAt(point.bytes)) / point.ns;
       }
       // A line of two points is these; each is off for itself.
       if (size == 2 && i == begin) point.line = ++lines_;
@@ -178,6 +169,20 @@ void NetworkTable::FindDoubtBetween(std::vector<Point>* points) {
     others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
     Point& point = (*points)[i];
     point.between = std::abs(std::log(At(others, point.bytes).ns / point.ns));
+  }
+}
+
+void NetworkTable::DoubtSingles(std::vector<Point>* points) {
+  std::vector<double> between;
+  for (size_t i = 1; i + 1 < points->size(); ++i) between.push_back((*points)[i].between);
+  if (between.empty()) return;
+  std::sort(between.begin(), between.end());
+  // Of a normal distribution the median is that part of the deviation from 0. Where few sizes are
+  // in bends of the curve, it is of those that are not.
+  constexpr double kMedian = 0.6745;
+  const double error = between[between.size() / 2] / kMedian;
+  for (Point& point : *points) {
+    if (point.spread == 0) point.error = std::hypot(point.error, error);
   }
 }
 
@@ -209,7 +214,8 @@ double NetworkTable::DoubtOfGroups(const Gpu& gpu, CommOp op, uint64_t bytes, co
 std::optional<LinkModel> NetworkTable::MeasuredLinks() const {
   const auto messages = curves_.find({CommOp::kSend, 0});
   if (!profile_.links.has_value() || messages == curves_.end()) return std::nullopt;
-  LinkModel model{profile_.links->receive_ns, std::vector<LinkModel::Protocol>(2)};
+  LinkModel model{profile_.links->receive_ns, std::vector<LinkModel::Protocol>(2),
+                  profile_.links->leaf_share};
   for (const Curve& curve : messages->second) {
     if (curve.at.rails > 1) continue;
     // A quick protocol for small messages, where the bytes begin to count, and a dense one for
@@ -231,10 +237,14 @@ std::optional<LinkModel> NetworkTable::MeasuredLinks() const {
       const double step_ns =
           std::max(0.0, points[low].ns - slope * points[low].bytes - model.base_ns);
       LinkModel::Protocol& p = model.protocols[protocol];
+      if (curve.at.leaves > 1) {
+        p.leaf_step_ns = step_ns;
+        continue;
+      }
       (curve.at.nodes > 1 ? p.nic_step_ns : p.port_step_ns) = step_ns;
       (curve.at.nodes > 1 ? p.nic_ns_per_byte : p.port_ns_per_byte) = slope;
     }
-    (curve.at.nodes > 1 ? model.nics : model.ports) = true;
+    (curve.at.leaves > 1 ? model.leaves : curve.at.nodes > 1 ? model.nics : model.ports) = true;
   }
   return model;
 }
@@ -329,14 +339,16 @@ std::optional<NetworkTime> NetworkTable::TimeOf(const Gpu& gpu, CommOp op, uint3
         };
         time.port = share(e.port_ns);
         time.nic = share(e.nic_ns);
+        time.leaf = share(e.leaf_ns);
       }
       return time;
     }
     const auto nodes_off = [&](const Curve* c) {
-      return std::pair(Off(c->at.nodes, at.nodes), Off(c->at.rails, at.rails));
+      return std::tuple(Off(c->at.nodes, at.nodes), Off(c->at.rails, at.rails),
+                        Off(c->at.leaves, at.leaves));
     };
     // The nearest number of ranks on either side, and of these the nearest number of nodes, then
-    // of NICs.
+    // of NICs and leaves.
     if (curve.at.ranks <= at.ranks) {
       if (below == nullptr || curve.at.ranks > below->at.ranks ||
           nodes_off(&curve) < nodes_off(below)) {
@@ -358,11 +370,12 @@ std::optional<NetworkTime> NetworkTable::TimeOf(const Gpu& gpu, CommOp op, uint3
   NetworkTime time{std::llround(ns), TimeSource::kInterpolated};
   const Curve& by = below != nullptr ? *below : *above;
   SetDoubt(by.points, static_cast<double>(bytes), &time);
-  time.doubt = std::hypot(time.doubt, DoubtOfGroups(gpu, op, bytes, by, *curves));
+  time.group_doubt = DoubtOfGroups(gpu, op, bytes, by, *curves);
   if (links_.has_value() && links_->Knows(at)) {
     const LinkModel::Estimate e = links_->Of(op, static_cast<double>(bytes), at);
     time.port = e.port_ns > 0 ? std::max(kLeastShare, e.port_ns / e.ns) : 0;
     time.nic = e.nic_ns > 0 ? std::max(kLeastShare, e.nic_ns / e.ns) : 0;
+    time.leaf = e.leaf_ns > 0 ? std::max(kLeastShare, e.leaf_ns / e.ns) : 0;
   }
   return time;
 }

@@ -14,8 +14,9 @@
 // What was measured several times has a spread. Sizes that a straight line tells within theirs are
 // on it, so that noise of single ones, and of slopes between two, is that of all. What remains is
 // told: how far calls spread by chance, and how sure the figure itself is: by the line's standard
-// error, between sizes by what each size beside is off when it is told from the others, in another
-// group by what a group that was measured is off when it is told from the others.
+// error (of a size that was measured once, by what the curve's sizes are off when they are told
+// from the others), between sizes by what each size beside is off so, in another group by what a
+// group that was measured is off when it is told from the others.
 //
 // How busy a communication keeps its links follows from the curve as well: bytes x slope / time is
 // the share of the busiest link, and other links' are to it as in the link model
@@ -45,11 +46,13 @@ namespace prism::engine {
 struct NetworkTime {
   int64_t ns;
   TimeSource source;
-  /// Shares of links meanwhile, 0 to 1: of each member's port in each direction, of each NIC. 0
-  /// where the profile has no links.
-  double port = 0, nic = 0;
+  /// Shares of links meanwhile, 0 to 1: of each member's port in each direction, of each NIC, of
+  /// each leaf's way to the others. 0 where the profile has no links.
+  double port = 0, nic = 0, leaf = 0;
   /// Standard deviations of the logarithm: of calls by chance, and of `ns` as what they take.
   double spread = 0, doubt = 0;
+  /// The same of what another group's curve tells: off alike for all.
+  double group_doubt = 0;
   uint32_t figure = 0;  // what is told from one line is off together
 };
 
@@ -88,6 +91,9 @@ class NetworkTable {
   /// Puts points on straight lines, as far as their errors allow; numbers the lines.
   void Straighten(std::vector<Point>* points);
   static void FindDoubtBetween(std::vector<Point>* points);
+  /// Sizes that were measured once, or without a spread, are as far off as most of the curve's are
+  /// where they are told from the others.
+  static void DoubtSingles(std::vector<Point>* points);
   static void SetDoubt(const std::vector<Point>& points, double bytes, NetworkTime* time);
   /// What other groups that were measured are off where they are told from `by`; the GPU's range
   /// where there are none.

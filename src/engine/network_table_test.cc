@@ -404,6 +404,73 @@ TEST(NetworkTableTest, OtherGroupsFollowFromTheMachinesOwnLinks) {
   }
 }
 
+// Of eight nodes two are on a leaf, whose way to the others is as wide as one NIC. Eight nodes are
+// told from two of one leaf, and a message between leaves.
+TEST(NetworkTableTest, GroupsOfSeveralLeavesFollowFromMessagesBetweenThem) {
+  constexpr double kBase = 6000, kNear = 4000, kFar = 5500, kNic = 0.04;
+  const auto least = [](double steps_ns, double bytes_ns) {
+    return kBase + std::min(steps_ns + 2 * bytes_ns, 5 * steps_ns + bytes_ns);
+  };
+  NetworkProfile profile;
+  const auto add = [&](CommOp op, const Placement& at, double steps_ns, double ns_per_byte) {
+    for (uint64_t bytes = 64; bytes <= 256 * kMiB; bytes *= 2) {
+      const std::optional<uint32_t> type =
+          IsReduction(op) ? std::optional<uint32_t>(kBf16) : std::nullopt;
+      profile.entries.push_back(
+          Entry(op, type, at, bytes, least(steps_ns, static_cast<double>(bytes) * ns_per_byte)));
+      profile.entries.back().rails = at.rails;
+      profile.entries.back().leaves = at.leaves;
+    }
+  };
+  const Placement near{2, 2, 1, 1, 1}, far{2, 2, 1, 1, 2}, eight{8, 8, 1, 1, 4};
+  add(CommOp::kSend, near, kNear, kNic);
+  add(CommOp::kSend, far, kFar, kNic);
+  add(CommOp::kAllGather, near, kNear, kNic);
+  add(CommOp::kAllReduce, near, 2 * kNear, kNic);
+  profile.links = NetworkLinks{kBase, {0}, {}, 2, 1.0};
+  const NetworkTable table(profile);
+  for (uint64_t bytes = kKiB; bytes <= 64 * kMiB; bytes *= 4) {
+    const double b = static_cast<double>(bytes);
+    const auto close = [&](CommOp op, double ns) {
+      EXPECT_NEAR(Ns(table.TimeOf(H200(), op, kBf16, bytes, eight)) / ns, 1, 1e-3) << bytes;
+    };
+    // A ring leaves each leaf once. Of two trees' fourteen edges up to six leave one, half of the
+    // bytes on each.
+    close(CommOp::kAllGather, least(7 * kFar, 7 * b * kNic));
+    close(CommOp::kAllReduce,
+          std::min(least(14 * kFar, 2 * 7.0 / 8 * b * kNic), least(2 * 3 * kFar, 3 * b * kNic)));
+  }
+  // A long message fills its NICs and their leaves' ways as much.
+  const NetworkTime message = *table.TimeOf(H200(), CommOp::kSend, kBf16, 256 * kMiB, far);
+  EXPECT_GT(message.leaf, 0.99);
+  EXPECT_DOUBLE_EQ(message.leaf, message.nic);
+  EXPECT_EQ(table.TimeOf(H200(), CommOp::kSend, kBf16, 256 * kMiB, near)->leaf, 0);
+}
+
+// What was measured once has the doubt of how far sizes are off that are told from the others.
+TEST(NetworkTableTest, SingleSamplesAreAsSureAsTheirNeighboursTellThem) {
+  const auto doubt = [](double sigma) {
+    std::mt19937 random(3);
+    std::normal_distribution<double> normal(0, sigma);
+    double sum = 0;
+    for (int run = 0; run < 20; ++run) {
+      NetworkProfile profile;
+      for (uint64_t bytes = kKiB; bytes <= 256 * kMiB; bytes *= 2) {
+        const double ns = (10'000 + static_cast<double>(bytes) * 0.01) * std::exp(normal(random));
+        profile.entries.push_back(Entry(CommOp::kAllGather, std::nullopt, OnNode(4), bytes, ns));
+      }
+      sum +=
+          NetworkTable(profile).TimeOf(H200(), CommOp::kAllGather, kInt8, kMiB, OnNode(4))->doubt /
+          20;
+    }
+    return sum;
+  };
+  EXPECT_LT(doubt(0), 1e-4);
+  // What it is told from has noise of its own.
+  EXPECT_GT(doubt(0.02), 0.02);
+  EXPECT_LT(doubt(0.02), 0.04);
+}
+
 // A clock tells small sizes of a curve apart by nothing: their bytes cross the links all the same,
 // and are held up by what is there.
 TEST(NetworkTableTest, WhatCrossesALinkHasAShareOfIt) {

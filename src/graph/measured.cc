@@ -419,21 +419,6 @@ absl::StatusOr<Resampled> Resample(Graph* graph, const Steps& steps, Samples sam
   return result;
 }
 
-namespace {
-
-double RelativeErrorOfMean(const std::vector<double>& values) {
-  const auto n = static_cast<double>(values.size());
-  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
-  if (n < 2 || sum <= 0) return 0;
-  double squares = 0;
-  for (const double value : values) squares += (value - sum / n) * (value - sum / n);
-  // Their spread is known from as few, too: Student's distribution is that much wider.
-  const double wider = n > 3 ? (n - 1) / (n - 3) : n;
-  return std::sqrt(squares / (n - 1) / n * wider) / (sum / n);
-}
-
-}  // namespace
-
 absl::StatusOr<StepSamples> StepSamples::Of(const Graph& graph, const Steps& steps) {
   PRISM_RETURN_IF_ERROR(RequireMeasured(graph));
   std::vector<size_t> training;
@@ -449,7 +434,6 @@ absl::StatusOr<StepSamples> StepSamples::Of(const Graph& graph, const Steps& ste
   StepSamples samples(graph);
   samples.count_ = training.size() - kWarmUpSteps;
   samples.cuts_.resize(graph.programs.size());
-  samples.errors_.resize(graph.programs.size(), 0);
   for (uint32_t p = 0; p < graph.programs.size(); ++p) {
     if (p >= steps.ends.size() || steps.ends[p].size() != steps.count() + 1) continue;
     const Program& program = graph.programs[p];
@@ -486,29 +470,8 @@ absl::StatusOr<StepSamples> StepSamples::Of(const Graph& graph, const Steps& ste
       }
       samples.cuts_[p].push_back(std::move(cut));
     }
-    samples.errors_[p] = RelativeErrorOfMean(samples.SpansOf(p));
   }
   return samples;
-}
-
-std::vector<double> StepSamples::SpansOf(uint32_t program) const {
-  const auto rank = std::find_if(graph_->ranks.begin(), graph_->ranks.end(), [&](const Rank& r) {
-    return r.program == program && !r.measured_ns.empty();
-  });
-  if (rank == graph_->ranks.end()) return {};
-  std::vector<double> spans(count_, 0);
-  const std::vector<Cut>& cuts = cuts_[program];
-  for (size_t s = 0; s < std::min(cuts.size(), rank->measured_ns.size()); ++s) {
-    const std::vector<Op>& ops = graph_->programs[program].sequences[s].ops;
-    const std::vector<int64_t>& ns = rank->measured_ns[s];
-    if (ns.size() < ops.size()) continue;
-    for (size_t n = 0; n < count_; ++n) {
-      for (uint32_t i = cuts[s].begins[n + kWarmUpSteps]; i < cuts[s].ends[n + kWarmUpSteps]; ++i) {
-        if (ops[i].kind == OpKind::kSpan && ns[i] > 0) spans[n] += static_cast<double>(ns[i]);
-      }
-    }
-  }
-  return spans;
 }
 
 double StepSamples::Ratio(uint32_t rank, uint32_t sequence, uint32_t op, uint64_t key) const {

@@ -75,10 +75,6 @@ class StepSamples {
   /// the step, one for everything that a rank does in a step; a communication's is the same on all
   /// ranks. 1 where nothing corresponds, or nothing is measured.
   double Ratio(uint32_t rank, uint32_t sequence, uint32_t op, uint64_t key) const;
-  /// Few steps were measured, so their mean is off itself: the standard error of what a program's
-  /// spans take in a step, over their mean. All ranks of the program are off together, for they are
-  /// often copies of one.
-  double ErrorOfMean(uint32_t program) const { return errors_[program]; }
 
  private:
   /// A sequence of a program, cut into steps.
@@ -93,13 +89,10 @@ class StepSamples {
   };
 
   explicit StepSamples(const Graph& graph) : graph_(&graph) {}
-  /// What the spans of a rank of the program took in each sampled step; none: nothing is measured.
-  std::vector<double> SpansOf(uint32_t program) const;
 
   const Graph* graph_;
   size_t count_ = 0;
   std::vector<std::vector<Cut>> cuts_;  // [program][sequence]
-  std::vector<double> errors_;          // [program]
 };
 
 }  // namespace prism::graph

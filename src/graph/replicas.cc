@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "src/base/status.h"
+#include "src/base/straight_line.h"
 
 namespace prism::graph {
 namespace {
@@ -284,17 +285,11 @@ Program Change(const Program& old, const std::vector<bool>& joined,
 // Moves what a rank measured of its shards' spans along the line of their kernels' times by size.
 void Remeasure(const Program& old, const Program& changed, const std::vector<Place>& shards,
                std::vector<std::vector<int64_t>>* measured) {
-  struct Line {
-    double n = 0, x = 0, y = 0, xx = 0, xy = 0;
-    double At(double at) const {
-      const double spread = n * xx - x * x;
-      // Of one size nothing is known but that there is less to do.
-      if (spread <= 1e-9 * n * xx) return at;
-      const double slope = (n * xy - x * y) / spread;
-      return slope > 0 ? std::max((y - slope * x) / n, 0.0) + slope * at : at;
-    }
+  // Of one size nothing is known but that there is less to do.
+  const auto time_at = [](const StraightLine& line, double size) {
+    return line.slope() > 0 ? std::max(line.At(0), 0.0) + line.slope() * size : size;
   };
-  std::map<std::string, Line> lines;  // by the names of a span's kernels
+  std::map<std::string, StraightLine> lines;  // by the names of a span's kernels
   const auto name_of = [](const Program& program, const Op& op) {
     std::string name;
     for (const uint32_t k : program.spans[op.a].kernels)
@@ -314,20 +309,15 @@ void Remeasure(const Program& old, const Program& changed, const std::vector<Pla
       int64_t& ns = (*measured)[place.sequence][place.op];
       if (ns < 0) continue;
       const Op& op = old.sequences[place.sequence].ops[place.op];
-      Line& line = lines[name_of(old, op)];
+      StraightLine& line = lines[name_of(old, op)];
       const double size = size_of(old, op);
       if (apply) {
         const double now = size_of(changed, changed.sequences[place.sequence].ops[place.op]);
-        const double before = line.At(size);
-        if (before > 0) ns = std::llround(static_cast<double>(ns) * line.At(now) / before);
+        const double before = time_at(line, size);
+        if (before > 0) ns = std::llround(static_cast<double>(ns) * time_at(line, now) / before);
         continue;
       }
-      const auto time = static_cast<double>(ns);
-      line.n += 1;
-      line.x += size;
-      line.y += time;
-      line.xx += size * size;
-      line.xy += size * time;
+      line.Add(size, static_cast<double>(ns));
     }
   }
 }

@@ -13,11 +13,13 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 #include "src/base/log.h"
 #include "src/engine/communication_cost.h"
 #include "src/graph/program.h"
+#include "src/netprofile/leaves.h"
 #include "src/netprofile/libraries.h"
 
 namespace prism::netprofile {
@@ -36,8 +38,10 @@ constexpr double kMemoryShare = 0.8;
 constexpr uint64_t kBufferAlignment = 512;
 // Messages that tell which GPUs share a NIC: so long that latencies do not matter.
 constexpr uint64_t kLinkBytes = uint64_t{64} << 20;
-constexpr int kLinkSamples = 4;
+constexpr uint32_t kLinkSamples = 3;
 constexpr double kSharedNicRatio = 1.5;
+// Messages that leave a leaf at once share its way where they take so much longer than one.
+constexpr double kNarrowLeafRatio = 1.1;
 
 template <class T>
 std::string Pack(const std::vector<T>& values) {
@@ -59,8 +63,8 @@ bool FlowsOneWay(CommOp op) {
 struct Group {
   std::vector<uint32_t> members;  // world ranks, ascending
   uint32_t nodes = 1;
-  uint32_t rails = 0;         // NetworkEntry::rails
-  ncclComm_t comm = nullptr;  // of members
+  uint32_t rails = 0, leaves = 0;  // as in NetworkEntry
+  ncclComm_t comm = nullptr;       // of members
   bool is_member = false;
 };
 
@@ -134,6 +138,14 @@ std::string NodeKey() {
   return key;
 }
 
+// As its launcher numbers it; "": it does not.
+std::string NumberOfNode() {
+  for (const char* variable : {"GROUP_RANK", "SLURM_NODEID"}) {
+    if (const char* value = std::getenv(variable); value != nullptr) return value;
+  }
+  return "";
+}
+
 class Profiler {
  public:
   explicit Profiler(const RankOptions& options) : o_(options), plan_(options.plan) {}
@@ -154,9 +166,15 @@ class Profiler {
   /// answered by anybody, which is looked at in wall time.
   absl::Status WaitForAll();
   absl::Status MeasureNics();
+  /// Which nodes are nearer to each other than others, and how much leads away from them.
+  absl::Status MeasureLeaves();
   absl::Status MeasureReceive();
-  /// Milliseconds of the longest of messages that begin at the same time, [from, to].
-  absl::StatusOr<double> Together(const std::vector<std::pair<uint32_t, uint32_t>>& pairs);
+  /// Milliseconds of messages that begin at the same time, [from, to]: [pair][sample].
+  absl::StatusOr<std::vector<std::vector<double>>> Messages(
+      const std::vector<std::pair<uint32_t, uint32_t>>& pairs, uint64_t bytes, uint32_t samples);
+  /// The longest of them in its quickest sample.
+  absl::StatusOr<double> Together(const std::vector<std::pair<uint32_t, uint32_t>>& pairs,
+                                  uint64_t bytes = kLinkBytes);
   absl::Status AddGroup(const GroupShape& shape);
   absl::Status PlanBatches();
   absl::Status Measure(const Batch& batch);
@@ -192,6 +210,7 @@ class Profiler {
   uint64_t receive_bytes_ = 0;
   std::unique_ptr<Control> control_;
   std::vector<uint32_t> node_of_, local_;  // of each rank: its node, its number there
+  std::vector<uint32_t> node_number_;      // of each node, as the launcher numbers them
   CUdeviceptr link_buffer_ = 0;
   engine::NetworkLinks links_;
   uint32_t nodes_ = 1;
@@ -250,6 +269,15 @@ absl::Status Profiler::MakeCommunicator() {
     node_of_.push_back(
         numbers.try_emplace(key, static_cast<uint32_t>(numbers.size())).first->second);
   nodes_ = static_cast<uint32_t>(numbers.size());
+  PRISM_ASSIGN_OR_RETURN(const std::vector<std::string> launched,
+                         control_->Exchange(NumberOfNode()));
+  for (uint32_t r = 0; r < world(); ++r) {
+    if (node_of_[r] < node_number_.size()) continue;
+    uint32_t number = node_of_[r];
+    if (!launched[r].empty() && !absl::SimpleAtoi(launched[r], &number)) number = node_of_[r];
+    node_number_.push_back(number);
+  }
+  links_.nodes = node_number_;
 
   ncclUniqueId id{};
   if (rank() == 0) PRISM_RETURN_IF_ERROR(Nccl(cuda_.GetUniqueId(&id), "ncclGetUniqueId"));
@@ -274,13 +302,17 @@ std::vector<uint32_t> Profiler::MembersOf(const GroupShape& shape) const {
 }
 
 void Profiler::PlaceOnNodes(Group* group) const {
-  std::set<uint32_t> nodes, rails;
+  std::set<uint32_t> nodes, rails, leaves;
   for (const uint32_t r : group->members) {
     nodes.insert(node_of_[r]);
+    leaves.insert(links_.LeafOf(node_number_[node_of_[r]]));
     if (local_[r] < links_.nic_of_gpu.size()) rails.insert(links_.nic_of_gpu[local_[r]]);
   }
   group->nodes = static_cast<uint32_t>(nodes.size());
-  group->rails = nodes.size() > 1 ? static_cast<uint32_t>(rails.size()) : 0;
+  if (nodes.size() > 1) {
+    group->rails = static_cast<uint32_t>(rails.size());
+    group->leaves = static_cast<uint32_t>(leaves.size());
+  }
   group->is_member =
       std::find(group->members.begin(), group->members.end(), rank()) != group->members.end();
 }
@@ -303,7 +335,7 @@ absl::Status Profiler::AddGroup(const GroupShape& shape) {
   // What the profile cannot tell apart is measured once.
   for (const auto& other : groups_) {
     if (other->members.size() == group->members.size() && other->nodes == group->nodes &&
-        other->rails == group->rails) {
+        other->rails == group->rails && other->leaves == group->leaves) {
       return absl::OkStatus();
     }
   }
@@ -321,14 +353,15 @@ absl::Status Profiler::AddGroup(const GroupShape& shape) {
 absl::Status Profiler::MakeGroups() {
   PRISM_RETURN_IF_ERROR(AddGroup({0, world()}));
   for (const GroupShape& shape : plan_.groups) PRISM_RETURN_IF_ERROR(AddGroup(shape));
-  // On rank 0's node; on another, at the same NIC; there at another NIC.
-  std::set<std::pair<uint32_t, uint32_t>> seen;
+  // On rank 0's node; on another, at the same NIC; there at another NIC; the same on another leaf.
+  std::set<std::tuple<uint32_t, uint32_t, uint32_t>> seen;
   for (uint32_t peer = 1; peer < world(); ++peer) {
     auto pair = std::make_unique<Group>();
     pair->members = {0, peer};
     pair->comm = comm_;
     PlaceOnNodes(pair.get());
-    if (seen.insert({pair->nodes, pair->rails}).second) pairs_.push_back(std::move(pair));
+    if (seen.insert({pair->nodes, pair->rails, pair->leaves}).second)
+      pairs_.push_back(std::move(pair));
   }
   return absl::OkStatus();
 }
@@ -342,36 +375,54 @@ absl::Status Profiler::WaitForAll() {
   return Cuda(cuda_.StreamSynchronize(stream_), "cuStreamSynchronize");
 }
 
-absl::StatusOr<double> Profiler::Together(const std::vector<std::pair<uint32_t, uint32_t>>& pairs) {
+absl::StatusOr<std::vector<std::vector<double>>> Profiler::Messages(
+    const std::vector<std::pair<uint32_t, uint32_t>>& pairs, uint64_t bytes, uint32_t samples) {
   const void* send = reinterpret_cast<const void*>(link_buffer_);
   void* receive = reinterpret_cast<void*>(link_buffer_);
   const auto stream = reinterpret_cast<cudaStream_t>(stream_);
-  double took_ms = 0;
-  for (int i = 0; i < kLinkSamples; ++i) {  // the first connects
-    PRISM_RETURN_IF_ERROR(Nccl(
-        cuda_.AllReduce(send, receive, 1, ncclFloat32, ncclSum, comm_, stream), "ncclAllReduce"));
-    PRISM_RETURN_IF_ERROR(Cuda(cuda_.EventRecord(begin_, stream_), "cuEventRecord"));
-    for (const auto& [from, to] : pairs) {
-      if (rank() == from) {
-        PRISM_RETURN_IF_ERROR(
-            Nccl(cuda_.Send(send, kLinkBytes, ncclInt8, static_cast<int>(to), comm_, stream),
-                 "ncclSend"));
-      } else if (rank() == to) {
-        PRISM_RETURN_IF_ERROR(
-            Nccl(cuda_.Recv(receive, kLinkBytes, ncclInt8, static_cast<int>(from), comm_, stream),
-                 "ncclRecv"));
+  std::vector<double> mine;
+  for (uint32_t i = 0; i <= samples; ++i) {
+    if (i > 0) PRISM_RETURN_IF_ERROR(Hold());  // the first connects
+    const absl::Status status = [&] {
+      PRISM_RETURN_IF_ERROR(Nccl(
+          cuda_.AllReduce(send, receive, 1, ncclFloat32, ncclSum, comm_, stream), "ncclAllReduce"));
+      PRISM_RETURN_IF_ERROR(Cuda(cuda_.EventRecord(begin_, stream_), "cuEventRecord"));
+      for (const auto& [from, to] : pairs) {
+        if (rank() == from) {
+          PRISM_RETURN_IF_ERROR(Nccl(
+              cuda_.Send(send, bytes, ncclInt8, static_cast<int>(to), comm_, stream), "ncclSend"));
+        } else if (rank() == to) {
+          PRISM_RETURN_IF_ERROR(
+              Nccl(cuda_.Recv(receive, bytes, ncclInt8, static_cast<int>(from), comm_, stream),
+                   "ncclRecv"));
+        }
       }
-    }
-    PRISM_RETURN_IF_ERROR(Cuda(cuda_.EventRecord(end_, stream_), "cuEventRecord"));
+      return Cuda(cuda_.EventRecord(end_, stream_), "cuEventRecord");
+    }();
+    *gate_ = gate_value_;
+    PRISM_RETURN_IF_ERROR(status);
     PRISM_RETURN_IF_ERROR(Cuda(cuda_.StreamSynchronize(stream_), "cuStreamSynchronize"));
     float ms = 0;
     PRISM_RETURN_IF_ERROR(Cuda(cuda_.EventElapsedTime(&ms, begin_, end_), "cuEventElapsedTime"));
-    took_ms = i < 2 ? ms : std::min(took_ms, double{ms});
+    if (i > 0) mine.push_back(double{ms});
   }
-  PRISM_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                         control_->Exchange(Pack<double>({took_ms})));
+  PRISM_ASSIGN_OR_RETURN(const std::vector<std::string> all, control_->Exchange(Pack(mine)));
+  std::vector<std::vector<double>> times;
+  for (const auto& [from, to] : pairs) {
+    times.push_back(Unpack<double>(all.at(from)));
+    const std::vector<double> received = Unpack<double>(all.at(to));
+    for (size_t i = 0; i < received.size(); ++i)
+      times.back().at(i) = std::max(times.back().at(i), received[i]);
+  }
+  return times;
+}
+
+absl::StatusOr<double> Profiler::Together(const std::vector<std::pair<uint32_t, uint32_t>>& pairs,
+                                          uint64_t bytes) {
+  PRISM_ASSIGN_OR_RETURN(const auto times, Messages(pairs, bytes, kLinkSamples));
   double longest = 0;
-  for (const std::string& text : all) longest = std::max(longest, Unpack<double>(text).at(0));
+  for (const std::vector<double>& of_pair : times)
+    longest = std::max(longest, *std::min_element(of_pair.begin(), of_pair.end()));
   return longest;
 }
 
@@ -402,6 +453,54 @@ absl::Status Profiler::MeasureNics() {
     if (nic == first.size()) first.push_back(gpu);
     links_.nic_of_gpu.push_back(nic);
   }
+  return absl::OkStatus();
+}
+
+absl::Status Profiler::MeasureLeaves() {
+  constexpr uint32_t kFewest = 3;  // nodes: one pair alone is neither near nor far
+  if (nodes_ < kFewest || !HasTimes()) return absl::OkStatus();
+  std::vector<uint32_t> first(nodes_, UINT32_MAX);  // rank of each node
+  for (uint32_t r = world(); r-- > 0;) first[node_of_[r]] = r;
+  // Every node sends to every other: all at the same time, in rounds in which each has one partner.
+  std::vector<NodeDistance> distances;
+  const uint32_t seats = nodes_ + nodes_ % 2;
+  for (uint32_t round = 0; round + 1 < seats; ++round) {
+    std::vector<std::pair<uint32_t, uint32_t>> nodes, ranks;
+    for (uint32_t i = 0; i < seats / 2; ++i) {
+      const uint32_t a = i == 0 ? seats - 1 : (round + i) % (seats - 1);
+      const uint32_t b = (round + seats - 1 - i) % (seats - 1);
+      if (std::max(a, b) >= nodes_) continue;
+      nodes.emplace_back(std::min(a, b), std::max(a, b));
+      ranks.emplace_back(first[nodes.back().first], first[nodes.back().second]);
+    }
+    const uint32_t samples = plan_.repeats == 1 ? 1 : 2 * plan_.repeats;
+    PRISM_ASSIGN_OR_RETURN(const auto times, Messages(ranks, 1, samples));
+    for (size_t i = 0; i < nodes.size(); ++i)
+      distances.push_back(
+          {node_number_[nodes[i].first], node_number_[nodes[i].second], Quantile(times[i], 0.5)});
+  }
+  links_.nodes_per_leaf = NodesPerLeaf(distances);
+  // From as many nodes of a leaf as have partners on another, together and alone.
+  std::map<uint32_t, std::vector<uint32_t>> leaves;
+  for (uint32_t node = 0; node < nodes_; ++node)
+    leaves[links_.LeafOf(node_number_[node])].push_back(first[node]);
+  std::vector<std::vector<uint32_t>> largest;
+  for (auto& [leaf, ranks] : leaves) largest.push_back(std::move(ranks));
+  std::stable_sort(largest.begin(), largest.end(),
+                   [](const auto& x, const auto& y) { return x.size() > y.size(); });
+  if (largest.size() < 2 || largest[1].size() < 2) return absl::OkStatus();
+  std::vector<std::pair<uint32_t, uint32_t>> away;
+  for (size_t i = 0; i < largest[1].size(); ++i) away.emplace_back(largest[0][i], largest[1][i]);
+  // What the last half of the bytes takes: latencies are in the first.
+  const auto half_ms = [&](const auto& messages) -> absl::StatusOr<double> {
+    PRISM_ASSIGN_OR_RETURN(const double whole_ms, Together(messages));
+    PRISM_ASSIGN_OR_RETURN(const double first_ms, Together(messages, kLinkBytes / 2));
+    return whole_ms - first_ms;
+  };
+  PRISM_ASSIGN_OR_RETURN(const double alone_ms, half_ms(std::vector{away[0]}));
+  PRISM_ASSIGN_OR_RETURN(const double together_ms, half_ms(away));
+  if (together_ms > kNarrowLeafRatio * alone_ms)
+    links_.leaf_share = together_ms / alone_ms / static_cast<double>(away.size());
   return absl::OkStatus();
 }
 
@@ -653,6 +752,17 @@ absl::Status Profiler::Measure(const Batch& batch) {
     }
   }
   PRISM_RETURN_IF_ERROR(WaitForAll());
+  if (plan_.iterations == 1) {
+    // A row of one call is one by itself: as many samples more, in the order of time.
+    std::vector<double> all;
+    for (size_t at = 0; at < isolated.size(); at += sizes) {
+      for (const std::vector<double>* of : {&isolated, &in_a_row}) {
+        const auto begin = of->begin() + static_cast<std::ptrdiff_t>(at);
+        all.insert(all.end(), begin, begin + static_cast<std::ptrdiff_t>(sizes));
+      }
+    }
+    return Conclude(batch, true, all);
+  }
   PRISM_RETURN_IF_ERROR(Conclude(batch, true, isolated));
   return Conclude(batch, false, in_a_row);
 }
@@ -667,7 +777,7 @@ absl::Status Profiler::Conclude(const Batch& batch, bool isolated,
     of_member.push_back(Unpack<double>(all.at(member)));
   for (size_t i = 0; i < sizes; ++i) {
     std::vector<double> samples;
-    for (uint32_t repeat = 0; repeat < plan_.repeats; ++repeat) {
+    for (size_t repeat = 0; repeat < of_member[0].size() / sizes; ++repeat) {
       double ns = of_member[0].at(repeat * sizes + i);
       for (const std::vector<double>& times : of_member) {
         const double theirs = times.at(repeat * sizes + i);
@@ -675,7 +785,8 @@ absl::Status Profiler::Conclude(const Batch& batch, bool isolated,
       }
       samples.push_back(ns);
     }
-    if (const auto half = static_cast<std::ptrdiff_t>(samples.size() / 2); half > 0 && !isolated) {
+    const bool last = !isolated || plan_.iterations == 1;
+    if (const auto half = static_cast<std::ptrdiff_t>(samples.size() / 2); half > 0 && last) {
       drift_.push_back(Quantile({samples.end() - half, samples.end()}, 0.5) /
                        Quantile({samples.begin(), samples.begin() + half}, 0.5));
     }
@@ -685,6 +796,7 @@ absl::Status Profiler::Conclude(const Batch& batch, bool isolated,
     entry.ranks = static_cast<uint32_t>(batch.group->members.size());
     entry.nodes = batch.group->nodes;
     entry.rails = batch.group->rails;
+    entry.leaves = batch.group->leaves;
     entry.bytes = batch.counts[i] * engine::ElementBytes(batch.type);
     entry.isolated = isolated;
     entry.median_ns = Quantile(samples, 0.5);
@@ -706,6 +818,7 @@ absl::StatusOr<std::optional<NetworkProfile>> Profiler::Run() {
   PRISM_RETURN_IF_ERROR(OpenDevice());
   PRISM_RETURN_IF_ERROR(MakeCommunicator());
   PRISM_RETURN_IF_ERROR(MeasureNics());
+  PRISM_RETURN_IF_ERROR(MeasureLeaves());
   PRISM_RETURN_IF_ERROR(MakeGroups());
   PRISM_RETURN_IF_ERROR(PlanBatches());
   for (size_t i = 0; i < batches_.size(); ++i) {

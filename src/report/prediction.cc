@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <memory>
+#include <numbers>
 #include <numeric>
 #include <set>
 #include <tuple>
@@ -277,7 +279,112 @@ absl::StatusOr<std::vector<engine::Delay>> PlaceDelays(const Graph& graph, const
   return delays;
 }
 
+// By index in Graph::ranks; empty: none.
+std::vector<uint8_t> RetimedOf(const Graph& graph, const Retimed& retimed) {
+  if (retimed.ranks.empty()) return {};
+  std::vector<uint8_t> flags;
+  for (const graph::Rank& rank : graph.ranks) {
+    flags.push_back(std::find(retimed.ranks.begin(), retimed.ranks.end(), rank.rank) !=
+                    retimed.ranks.end());
+  }
+  return flags;
+}
+
+// The mean step of these durations.
+using MeanOf = std::function<absl::StatusOr<int64_t>(const engine::Durations&)>;
+
+// Of a normal distribution: nine of ten lie between so many standard deviations on either side.
+constexpr double kNormal90 = 1.645;
+
+// Interval of the mean step: `steps` as predicted, `means` of the draws.
+absl::StatusOr<MeanInterval> IntervalOf(
+    const std::vector<int64_t>& steps, std::vector<int64_t>* means, const Retimed& retimed,
+    const std::function<engine::Durations(const Factors&)>& durations, const MeanOf& mean_of,
+    const engine::Target& target) {
+  MeanInterval interval;
+  const auto mean = static_cast<double>(std::max<int64_t>(Mean(steps), 1));
+  interval.mean_ns = Mean(*means);
+  const auto drawn = static_cast<double>(interval.mean_ns);
+  const auto add = [&](const char* name, double low, double high) {
+    if (low > 0 || high > 0)
+      interval.sources.push_back({name, std::max(0.0, low), std::max(0.0, high)});
+  };
+  // By what the mean changes: shorter by the first durations, longer by the second ones.
+  const auto add_ends = [&](const char* name,
+                            const std::array<engine::Durations, 2>& ends) -> absl::Status {
+    double off[2];
+    for (size_t side : {0, 1}) {
+      PRISM_ASSIGN_OR_RETURN(const int64_t ns, mean_of(ends[side]));
+      off[side] = static_cast<double>(ns) / mean - 1;
+    }
+    add(name, -off[0], off[1]);
+    return absl::OkStatus();
+  };
+  add("chance of steps, and figures of the profile",
+      (drawn - static_cast<double>(Quantile(means, 0.05))) / drawn,
+      (static_cast<double>(Quantile(means, 0.95)) - drawn) / drawn);
+  // Draws combine the ranks' steps anew. Which of them happened together may matter (routing) or
+  // not (the chance of a kernel), and the mean is told both ways.
+  add("which steps of the ranks come together", 1 - drawn / mean, drawn / mean - 1);
+  // The steps that are predicted are a few themselves.
+  if (const auto n = static_cast<double>(steps.size()); n > 1) {
+    double squares = 0;
+    for (const int64_t ns : steps) squares += std::pow(static_cast<double>(ns) / mean - 1, 2);
+    const double error = StudentQuantile95(n - 1) * std::sqrt(squares / (n - 1) / n);
+    add("few measured steps", error, error);
+  }
+  if (!retimed.ranks.empty() && !retimed.differences.empty()) {
+    double squares = 0;
+    for (const double difference : retimed.differences) squares += difference * difference;
+    const auto n = static_cast<double>(retimed.differences.size());
+    const double off = StudentQuantile95(n) * std::sqrt(squares / n);
+    std::array<engine::Durations, 2> ends = {durations({}), durations({})};
+    ends[0].retimed_span_scale *= std::exp(-off);
+    ends[1].retimed_span_scale *= std::exp(off);
+    PRISM_RETURN_IF_ERROR(add_ends("ranks timed by others", ends));
+  }
+  std::array<engine::Durations, 2> groups = {durations({}), durations({})};
+  bool told = false;
+  for (size_t side : {0, 1}) {
+    const double deviations = side == 0 ? -kNormal90 : kNormal90;
+    for (std::vector<engine::CallTime>& calls : groups[side].calls) {
+      for (engine::CallTime& call : calls) {
+        told = told || call.group_doubt > 0;
+        call.ns =
+            std::llround(static_cast<double>(call.ns) * std::exp(deviations * call.group_doubt));
+      }
+    }
+  }
+  if (told) PRISM_RETURN_IF_ERROR(add_ends("groups that were not measured", groups));
+  // What is neither measured nor told from what was may be off in one direction everywhere.
+  Factors ranges[2];
+  for (size_t s = 0; s <= static_cast<size_t>(engine::TimeSource::kModelled); ++s) {
+    for (size_t side : {0, 1}) ranges[side].by_source[s] = target.gpu.range[s][side];
+  }
+  PRISM_RETURN_IF_ERROR(
+      add_ends("ranges of what is not measured", {durations(ranges[0]), durations(ranges[1])}));
+  double low = 0, high = 0;
+  for (const WidthSource& source : interval.sources) {
+    low = std::hypot(low, source.low);
+    high = std::hypot(high, source.high);
+  }
+  interval.low_ns = std::llround(mean * (1 - low));
+  interval.high_ns = std::llround(mean * (1 + high));
+  return interval;
+}
+
 }  // namespace
+
+double StudentQuantile95(double freedom) {
+  if (freedom < 1.5) return std::tan(0.45 * std::numbers::pi);
+  if (freedom < 2.5) return 0.9 * std::sqrt(2 / (4 * 0.95 * 0.05));
+  // Cornish and Fisher's expansion.
+  constexpr double kZ = 1.6448536;
+  const double z2 = kZ * kZ;
+  return kZ *
+         (1 + (z2 + 1) / (4 * freedom) + (5 * z2 * z2 + 16 * z2 + 3) / (96 * freedom * freedom) +
+          (3 * z2 * z2 * z2 + 19 * z2 * z2 + 17 * z2 - 15) / (384 * std::pow(freedom, 3)));
+}
 
 std::string GroupName(const std::vector<uint32_t>& world_ranks, uint32_t world) {
   const size_t n = world_ranks.size();
@@ -401,6 +508,7 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
     p.network = UseOf(*options.network, *graph, model.DurationsOf(*graph));
   const auto durations = [&](const Factors& factors) {
     engine::Durations d = model.DurationsOf(*graph, factors);
+    d.retimed = RetimedOf(*graph, options.retimed);
     for (const engine::WhatIf& what_if : options.what_if)
       engine::Apply(what_if, *graph, model, &d).IgnoreError();  // checked before
     return d;
@@ -522,25 +630,15 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
       means.push_back(Mean(steps_ns));
     }
     p.percentiles = {Quantile(&samples, 0.1), Quantile(&samples, 0.5), Quantile(&samples, 0.9)};
-    // What is neither measured nor told from what was, and so drawn, may be off in one direction
-    // everywhere.
-    const int64_t undrawn = Mean(CountedSteps(result.outcome, result.steps));
-    double ends[2] = {1, 1};
-    for (int side : {0, 1}) {
-      Factors f;
-      for (size_t s = 0; s < 4; ++s) {
-        if (static_cast<engine::TimeSource>(s) <= engine::TimeSource::kModelled)
-          f.by_source[s] = target.gpu.range[s][side];
-      }
-      PRISM_ASSIGN_OR_RETURN(const Outcome outcome, evaluate(durations(f), nullptr, false, 0));
-      ends[side] = static_cast<double>(Mean(CountedSteps(outcome, result.steps))) /
-                   static_cast<double>(std::max<int64_t>(undrawn, 1));
-    }
-    const auto scaled = [](int64_t ns, double factor) {
-      return std::llround(static_cast<double>(ns) * factor);
-    };
-    p.mean_interval = {scaled(Quantile(&means, 0.05), ends[0]), Mean(means),
-                       scaled(Quantile(&means, 0.95), ends[1])};
+    PRISM_ASSIGN_OR_RETURN(
+        p.mean_interval,
+        IntervalOf(
+            CountedSteps(result.outcome, result.steps), &means, options.retimed, durations,
+            [&](const engine::Durations& d) -> absl::StatusOr<int64_t> {
+              PRISM_ASSIGN_OR_RETURN(const Outcome outcome, evaluate(d, nullptr, false, 0));
+              return Mean(CountedSteps(outcome, result.steps));
+            },
+            target));
   }
 
   Summarize(*graph, model, result, has_steps, &p);
@@ -577,8 +675,13 @@ nlohmann::ordered_json Prediction::Json() const {
         {"p10", (*percentiles)[0]}, {"p50", (*percentiles)[1]}, {"p90", (*percentiles)[2]}};
   }
   if (mean_interval.has_value()) {
-    j["mean_interval_ns"] = {
-        {"low", (*mean_interval)[0]}, {"mean", (*mean_interval)[1]}, {"high", (*mean_interval)[2]}};
+    nlohmann::ordered_json sources = nlohmann::ordered_json::array();
+    for (const WidthSource& source : mean_interval->sources)
+      sources.push_back({{"name", source.name}, {"low", source.low}, {"high", source.high}});
+    j["mean_interval_ns"] = {{"low", mean_interval->low_ns},
+                             {"mean", mean_interval->mean_ns},
+                             {"high", mean_interval->high_ns},
+                             {"sources", sources}};
   }
   for (size_t s = 0; s < 4; ++s) j["share_by_source"][kSourceNames[s]] = by_source[s];
   j["share_by_kind"] = {

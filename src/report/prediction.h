@@ -34,6 +34,13 @@ struct StepDelay {
   int64_t ns;
 };
 
+/// Ranks that are timed by what others took.
+struct Retimed {
+  std::vector<uint32_t> ranks;  // world ranks
+  /// Of ranks that were timed so and ran as well: time of their spans over what it is, less 1.
+  std::vector<double> differences;
+};
+
 struct PredictOptions {
   engine::Target target = {};
   std::shared_ptr<const engine::NetworkTable> network = nullptr;  // null: formulas alone
@@ -49,10 +56,24 @@ struct PredictOptions {
   /// Ranks whose timelines are kept, evenly chosen; the others are summed up only.
   uint32_t timeline_ranks = 32;
   bool tolerate_missing = false;
+  Retimed retimed = {};
   /// Whose measurements stand for a step's (graph/measured.h).
   graph::Samples samples = graph::Samples::kOwn;
   std::vector<StepDelay> delays = {};
   std::vector<engine::WhatIf> what_if = {};
+};
+
+/// How far a mean step may be off for one reason: ends of a 90 % interval, as parts of it.
+struct WidthSource {
+  std::string name;
+  double low = 0, high = 0;  // both >= 0
+};
+
+/// 90 % interval of the mean over as many steps as are counted.
+struct MeanInterval {
+  int64_t low_ns = 0, mean_ns = 0, high_ns = 0;  // the mean is that of the draws
+  /// What makes it wide, each on its own; the ends are by the root of their squares' sum.
+  std::vector<WidthSource> sources;
 };
 
 struct StepTime {
@@ -110,9 +131,7 @@ struct Prediction {
   /// Over the draws: 10th, 50th and 90th percentile of a training step (the run, if there are no
   /// steps) after the first two.
   std::optional<std::array<int64_t, 3>> percentiles;
-  /// Of the mean over a draw's steps: 5th percentile, mean, 95th, of which the ends are further
-  /// apart by the ranges of durations that are not measured.
-  std::optional<std::array<int64_t, 3>> mean_interval;
+  std::optional<MeanInterval> mean_interval;
   /// Parts of the step that disappear with a source's or kind's durations (on the critical path);
   /// the rest is latency and gaps.
   double by_source[4] = {};
@@ -148,6 +167,9 @@ absl::StatusOr<Prediction> Predict(graph::Graph* graph, const PredictOptions& op
 
 /// How a group of ranks lies in the world: "world of 16", "8 ranks, stride 2".
 std::string GroupName(const std::vector<uint32_t>& world_ranks, uint32_t world);
+
+/// What a Student-distributed value of so many degrees of freedom (1 or more) is below in 95 %.
+double StudentQuantile95(double freedom);
 
 /// Total length of the union of half-open intervals. Sorts its argument.
 int64_t UnionNs(std::vector<std::pair<int64_t, int64_t>>* intervals);

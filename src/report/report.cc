@@ -64,6 +64,25 @@ void CollectGaps(const graph::Graph& graph, Report* report) {
   }
 }
 
+// What `prism calibrate` wrote of ranks that did not run; nothing of what is not as it writes it.
+Retimed RetimedIn(const ordered_json& job) {
+  Retimed retimed;
+  const auto list = [](const ordered_json& object, const char* name) {
+    const auto found = object.is_object() ? object.find(name) : object.end();
+    return object.is_object() && found != object.end() && found->is_array() ? *found
+                                                                            : ordered_json::array();
+  };
+  if (!job.is_object() || !job.contains("retimed")) return retimed;
+  for (const ordered_json& rank : list(job["retimed"], "ranks")) {
+    if (rank.is_number_unsigned()) retimed.ranks.push_back(rank.get<uint32_t>());
+  }
+  for (const ordered_json& check : list(job["retimed"], "checked")) {
+    if (check.is_object() && check.contains("difference") && check["difference"].is_number())
+      retimed.differences.push_back(check["difference"].get<double>());
+  }
+  return retimed;
+}
+
 // Times at which device memory changed on the ranks with timelines: from a second look at their
 // traces.
 std::vector<MemoryCurve> MemoryCurves(graph::Graph* graph, const PredictOptions& options,
@@ -308,6 +327,7 @@ absl::StatusOr<Report> Build(const std::string& directory, const ReportOptions& 
   predict.threads = options.threads;
   predict.timeline_ranks = options.timeline_ranks;
   predict.tolerate_missing = options.allow_incomplete;
+  predict.retimed = RetimedIn(job);
   predict.samples = options.samples;
   predict.delays = options.delays;
   predict.what_if = options.what_if;
@@ -493,10 +513,14 @@ std::string Report::Text() const {
     if (p.percentiles.has_value()) {
       const auto shown = [](int64_t ns) { return Duration(static_cast<double>(ns)); };
       const auto& [p10, p50, p90] = *p.percentiles;
-      const auto& [low, mean, high] = *p.mean_interval;
-      line("",
-           fmt::format("drawn: p10 {}, p50 {}, p90 {}; mean {}, 90 % interval {} to {}", shown(p10),
-                       shown(p50), shown(p90), shown(mean), shown(low), shown(high)));
+      const MeanInterval& interval = *p.mean_interval;
+      line("", fmt::format("drawn: p10 {}, p50 {}, p90 {}; mean {}, 90 % interval {} to {}",
+                           shown(p10), shown(p50), shown(p90), shown(interval.mean_ns),
+                           shown(interval.low_ns), shown(interval.high_ns)));
+      for (const WidthSource& source : interval.sources) {
+        line("", fmt::format("  -{:.3f} to +{:.3f} %: {}", 100 * source.low, 100 * source.high,
+                             source.name));
+      }
     }
     std::vector<std::string> parts;
     for (size_t s = 0; s < 4; ++s) {

@@ -146,30 +146,45 @@ TEST_F(ReportTest, DrawnStepsAreTheMaximumOverIndependentRanks) {
   for (const int64_t ns : pairs)
     expected += static_cast<double>(ns) / static_cast<double>(pairs.size());
   ASSERT_TRUE(p.mean_interval.has_value());
-  const auto [low, mean, high] = *p.mean_interval;
+  const auto [low, mean, high, sources] = *p.mean_interval;
   // 400 draws of 9 steps, each with a standard deviation of less than 15 % of the mean.
   EXPECT_NEAR(static_cast<double>(mean), expected, 0.015 * expected);
   EXPECT_LT(low, mean);
   EXPECT_GT(high, mean);
   // The mean of nine steps is off by chance, and so is that of the nine that were measured, of
-  // which the spread is known by Student's distribution: of variance (n - 1) / (n - 3). The ranks
-  // have one program, and are off together.
+  // which the spread is known by Student's distribution. Drawn steps of the two ranks come
+  // together in another way than measured ones.
   constexpr double kMeasured = kSteps - 3;
-  double of_pairs = 0, of_spans = 0, mean_span = 0;
+  double of_pairs = 0, of_steps = 0, mean_step = 0;
   for (const int64_t ns : pairs)
     of_pairs += std::pow(static_cast<double>(ns) - expected, 2) / static_cast<double>(pairs.size());
-  for (uint32_t x = 3; x < kSteps; ++x) mean_span += static_cast<double>(span(0, x)) / kMeasured;
-  for (uint32_t x = 3; x < kSteps; ++x)
-    of_spans += std::pow(static_cast<double>(span(0, x)) - mean_span, 2) / (kMeasured - 1);
+  for (size_t k = 2; k < p.steps.size(); ++k)
+    mean_step += static_cast<double>(p.steps[k].ns) / kMeasured;
+  for (size_t k = 2; k < p.steps.size(); ++k)
+    of_steps += std::pow(static_cast<double>(p.steps[k].ns) - mean_step, 2) / (kMeasured - 1);
   const double chance = std::sqrt(of_pairs / kMeasured);
-  const double measured =
-      expected / mean_span * std::sqrt(of_spans / kMeasured * (kMeasured - 1) / (kMeasured - 3));
-  const double half = 1.645 * std::hypot(chance, measured);
-  // Ends of 400 draws: three standard errors.
-  EXPECT_NEAR(static_cast<double>(high - low) / 2, half, 0.15 * half);
+  constexpr double kStudent8 = 1.8595;
+  const double measured = kStudent8 * std::sqrt(of_steps / kMeasured);
+  ASSERT_EQ(sources.size(), 3u);
+  EXPECT_NEAR(sources[0].high * mean_step, 1.645 * chance, 0.15 * 1.645 * chance);
+  EXPECT_NEAR(sources[1].low - sources[1].high, 1 - static_cast<double>(mean) / mean_step, 1e-6);
+  EXPECT_NEAR(sources[2].low * mean_step, measured, 0.001 * measured);
+  EXPECT_EQ(sources[2].low, sources[2].high);
+  for (const auto& [end, sign] : {std::pair{low, -1.0}, std::pair{high, 1.0}}) {
+    double half = 0;
+    for (const WidthSource& source : sources)
+      half = std::hypot(half, sign < 0 ? source.low : source.high);
+    EXPECT_NEAR(static_cast<double>(end), mean_step * (1 + sign * half), 2);
+  }
   std::sort(pairs.begin(), pairs.end());
   EXPECT_NEAR(static_cast<double>((*p.percentiles)[1]),
               static_cast<double>(pairs[pairs.size() / 2]), chance);
+}
+
+TEST(PredictionTest, StudentsQuantilesAreThoseOfItsTables) {
+  for (const auto& [freedom, quantile] :
+       {std::pair{1, 6.3138}, {2, 2.9200}, {3, 2.3534}, {5, 2.0150}, {9, 1.8331}, {29, 1.6991}})
+    EXPECT_NEAR(StudentQuantile95(freedom), quantile, 0.005 * quantile) << freedom;
 }
 
 TEST_F(ReportTest, DrawsOfTooFewStepsAreRefused) {

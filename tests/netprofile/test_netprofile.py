@@ -27,14 +27,14 @@ def keys(profile):
     )
 
 
-def expected_keys(groups, sizes, operations=OPERATIONS, types=("bf16", "fp32"), pairs=(1,)):
+def expected_keys(groups, sizes, operations=OPERATIONS, types=("bf16", "fp32"), pairs=(1,), kinds=(False, True)):
     return sorted(
         (operation, type_, ranks, nodes, size, isolated)
         for operation in operations
         for type_ in (types if operation in REDUCTIONS else ("",))
         for ranks, nodes in ([(2, n) for n in pairs] if operation == "Send" else groups)
         for size in sizes
-        for isolated in (False, True)
+        for isolated in kinds
     )
 
 
@@ -268,7 +268,8 @@ def test_nodes_are_played_and_have_the_times_of_their_links(prism, tmp_path):
     assert profile["machine"]["ranks_per_node"] == [2, 2]
     sizes = [1 << 10, 1 << 18, 1 << 26]
     assert keys(profile) == expected_keys([(4, 2), (2, 1), (2, 2)], sizes, types=("fp32",), pairs=(1, 2, 2))
-    assert profile["links"] == {"receive_ns": pytest.approx(BASE_NS, abs=1), "nic_of_gpu": [0, 1]}
+    assert profile["links"] == {"receive_ns": pytest.approx(BASE_NS, abs=1), "nic_of_gpu": [0, 1], "nodes": [0, 1], "nodes_per_leaf": 0,
+                                "leaf_share": 0}  # fmt: skip
     for e in profile["entries"]:
         operation, size, ranks, nodes = e["operation"], e["bytes"], e["ranks"], e["nodes"]
         expected = ring_ns(operation, size, ranks) if nodes == 1 else two_nodes_ns(operation, size, ranks // nodes, e["rails"])
@@ -293,13 +294,63 @@ def test_gpus_that_share_a_nic_are_told_and_groups_with_a_stride_have_more_nics(
         assert ns == pytest.approx(expected, rel=1e-6), (ranks, rails)
 
 
+def test_nodes_of_a_leaf_are_told_and_profiles_of_several_layouts_are_one(prism, tmp_path):
+    spine_ns = 1_500
+    links = tmp_path / "links.json"
+    links.write_text(json.dumps(TWO_NODES | {"spine": {"nodes_per_leaf": 2, "latency_ns": spine_ns, "oversubscription": 2}}))
+    few = ("--operations", "AllGather,Send", "--sizes", "1MiB:64MiB:64", "--iterations", 1, "--repeats", 1)
+
+    def measured(name, *flags):
+        result = netprofile(prism, *flags, *few, "--out", tmp_path / name, env={"HOSTCUDA_CLOCK": "virtual", "HOSTNCCL_TOPOLOGY": str(links)})
+        assert result.code == 0, result.err
+        return json.loads((tmp_path / name).read_text())
+
+    def times(profile):
+        return {(e["operation"], e["ranks"], e["rails"], e["leaves"]): e["median_ns"] for e in profile["entries"] if e["bytes"] == 64 << 20 and e["nodes"] > 1}
+
+    # Two nodes' NICs are twice as much as leads away from their leaf.
+    wide = measured("wide.json", "--ranks", 6, "--nodes", 6, "--groups", "2x1,4x1")
+    assert (wide["links"]["nodes_per_leaf"], wide["links"]["leaf_share"]) == (2, pytest.approx(1, rel=1e-4))
+    through_nic = (64 << 20) / RAIL_BYTES_PER_NS
+    sends = {("Send", 2, 1, leaves): BASE_NS + RAIL_NS + (leaves - 1) * spine_ns + through_nic for leaves in (1, 2)}
+    gathers = {("AllGather", ranks, 1, leaves): BASE_NS + (ranks - 1) * (RAIL_NS + (spine_ns if leaves > 1 else 0) + through_nic)
+               for ranks, leaves in ((2, 1), (4, 2), (6, 3))}  # fmt: skip
+    assert times(wide) == pytest.approx(sends | gathers, rel=1e-6)
+    # These are equally far: only the wide one tells that they are on leaves of their own.
+    apart = measured("apart.json", "--ranks", 6, "--nodes", 3, "--node-numbers", "0,2,4", "--gpus", "1,0")
+    assert (apart["links"]["nodes_per_leaf"], apart["links"]["nodes"]) == (0, [0, 2, 4])
+    assert {leaves for _, _, _, leaves in times(apart)} == {1}
+    merged = tmp_path / "merged.json"
+    result = netprofile(prism, "--merge", tmp_path / "apart.json", tmp_path / "wide.json", "--out", merged)
+    assert result.code == 0, result.err
+    profile = json.loads(merged.read_text())
+    assert (profile["links"]["nodes_per_leaf"], profile["links"]["nic_of_gpu"]) == (2, [0, 1])
+    through_two = times(apart)["AllGather", 6, 2, 1]
+    assert times(profile) == pytest.approx(
+        sends | gathers | {("Send", 2, 2, 2): times(apart)["Send", 2, 2, 1], ("AllGather", 6, 2, 3): through_two}, rel=1e-6)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "flags, error",
+    [
+        (("--ranks", 4, "--nodes", 2, "--node-numbers", "0,0"), "--node-numbers has 1 different numbers"),
+        (("--ranks", 4, "--nodes", 2, "--gpus", "0,1,2"), "--gpus has 3 different numbers"),
+        (("--merge", "one.json", "two.json"), "there is no file one.json"),
+    ],
+)
+def test_places_that_are_none_are_refused(prism, flags, error):
+    result = netprofile(prism, *flags)
+    assert result.code == 1
+    assert error in result.err
+
+
 def test_memory_of_a_gpu_is_each_nodes_own(prism):
     # Two buffers of 2 GiB for each of four ranks do not fit 12 GiB together.
     flags = ("--ranks", 4, "--nodes", 4, "--sizes", "2GiB:2GiB:2", "--operations", "AllReduce", "--types", "fp32", "--repeats", 1,
              "--iterations", 1, "--json")
     result = netprofile(prism, *flags, env={"HOSTCUDA_MEMORY": "12GiB"})
     assert result.code == 0, result.err
-    assert keys(json.loads(result.out)) == expected_keys([(4, 4)], [1 << 31], ("AllReduce",), ("fp32",))
+    assert keys(json.loads(result.out)) == expected_keys([(4, 4)], [1 << 31], ("AllReduce",), ("fp32",), kinds=(True,))
 
 
 def test_nccl_tests_are_imported(prism, tmp_path):
