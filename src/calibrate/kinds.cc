@@ -42,22 +42,19 @@ class Constants {
     }
   }
 
-  bool Contradict(const Constants& other) const {
-    return std::any_of(of_.begin(), of_.end(), [&](const auto& own) {
-      const auto found = other.of_.find(own.first);
-      return found != other.of_.end() && found->second != own.second;
-    });
-  }
+  using Launch = std::pair<uint64_t, uint64_t>;  // site, size
+  const std::map<Launch, uint32_t>& of() const { return of_; }
 
  private:
-  using Launch = std::pair<uint64_t, uint64_t>;  // site, size
   std::map<Launch, uint32_t> of_;
 };
 
-/// Ranks of one program that say the same of their launches whenever they make them.
+/// Ranks of one program whose launches say the same.
 struct Part {
-  Slice slice;
-  Outline outline;  // of its first rank
+  uint32_t program;
+  std::vector<uint32_t> ranks;  // ascending
+  uint64_t shape;
+  uint64_t size = 0;  // of all launches
   Constants constants;
   std::vector<trace::KernelRecord> kernels;
 };
@@ -69,93 +66,116 @@ bool SameKernels(const std::vector<trace::KernelRecord>& one,
 }
 
 /// A program does not know its kernels' parameters, and a straggler may state its time in them.
-absl::StatusOr<std::vector<Part>> PartsOf(const graph::Graph& graph, const Slice& slice) {
+absl::StatusOr<std::vector<Part>> PartsOf(const graph::Graph& graph) {
   std::vector<Part> parts;
-  for (const uint32_t rank : slice.ranks) {
-    PRISM_ASSIGN_OR_RETURN(const trace::Reader trace, trace::Reader::Open(graph.ranks[rank].path));
-    auto part = std::find_if(parts.begin(), parts.end(), [&](const Part& p) {
-      return SameKernels(p.kernels, trace.kernels());
-    });
-    if (part == parts.end()) {
-      Outline outline = OutlineOf(trace);
-      Constants constants(outline);
-      part = std::find_if(parts.begin(), parts.end(),
-                          [&](const Part& p) { return !p.constants.Contradict(constants); });
+  for (const Slice& slice : Slices(graph)) {
+    const size_t first = parts.size();
+    for (const uint32_t rank : slice.ranks) {
+      PRISM_ASSIGN_OR_RETURN(const trace::Reader trace,
+                             trace::Reader::Open(graph.ranks[rank].path));
+      auto part =
+          std::find_if(parts.begin() + static_cast<ptrdiff_t>(first), parts.end(),
+                       [&](const Part& p) { return SameKernels(p.kernels, trace.kernels()); });
       if (part == parts.end()) {
-        part = parts.insert(part, {{rank, {}},
-                                   std::move(outline),
-                                   std::move(constants),
+        const Outline outline = OutlineOf(trace);
+        part = parts.insert(part, {graph.ranks[rank].program,
+                                   {},
+                                   outline.shape,
+                                   0,
+                                   Constants(outline),
                                    {trace.kernels().begin(), trace.kernels().end()}});
+        for (const std::vector<Item>& items : outline.items) {
+          for (const Item& item : items) part->size += item.size;
+        }
       }
+      part->ranks.push_back(rank);
     }
-    part->slice.ranks.push_back(rank);
   }
   return parts;
 }
 
-struct Candidate {
-  Slice slice;
-  uint64_t size;  // of all launches
-};
+/// Of each of `parts`, which others say something else of a launch.
+std::vector<std::set<size_t>> Contradictions(const std::vector<const Part*>& parts) {
+  std::map<Constants::Launch, std::map<uint32_t, std::vector<size_t>>> said;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    for (const auto& [launch, parameters] : parts[i]->constants.of())
+      said[launch][parameters].push_back(i);
+  }
+  std::vector<std::set<size_t>> contradicted(parts.size());
+  for (const auto& [launch, by_parameters] : said) {
+    for (const auto& [parameters, ones] : by_parameters) {
+      for (const auto& [others_parameters, others] : by_parameters) {
+        if (parameters == others_parameters) continue;
+        for (const size_t one : ones) contradicted[one].insert(others.begin(), others.end());
+      }
+    }
+  }
+  return contradicted;
+}
 
-struct Family {
-  uint64_t shape;
-  Constants constants;  // of its first rank
-  std::vector<Candidate> members;
-};
+/// `members`: of one kind.
+Kind KindOf(const std::vector<const Part*>& members, uint32_t most_slices) {
+  struct Candidate {
+    Slice slice;
+    uint64_t size = 0;
+  };
+  std::map<uint32_t, Candidate> by_program;
+  for (const Part* part : members) {
+    Candidate& candidate = by_program[part->program];
+    std::vector<uint32_t>& ranks = candidate.slice.ranks;
+    ranks.insert(ranks.end(), part->ranks.begin(), part->ranks.end());
+    candidate.size = part->size;  // the program's
+  }
+  std::vector<Candidate> candidates;
+  for (auto& [program, candidate] : by_program) {
+    std::sort(candidate.slice.ranks.begin(), candidate.slice.ranks.end());
+    candidate.slice.representative = candidate.slice.ranks.front();
+    candidates.push_back(std::move(candidate));
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& x, const Candidate& y) { return x.size < y.size; });
+  // Evenly from the first to the last, or all.
+  const size_t last = candidates.size() - 1;
+  const size_t run =
+      most_slices == 0 ? candidates.size() : std::min<size_t>(most_slices, candidates.size());
+  std::set<size_t> chosen;
+  for (size_t i = 0; i < run; ++i) chosen.insert(run == 1 ? last / 2 : i * last / (run - 1));
+  Kind kind;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    (chosen.count(i) != 0 ? kind.slices : kind.retimed).push_back(std::move(candidates[i].slice));
+  }
+  for (std::vector<Slice>* slices : {&kind.slices, &kind.retimed}) {
+    std::sort(slices->begin(), slices->end(),
+              [](const Slice& x, const Slice& y) { return x.representative < y.representative; });
+  }
+  return kind;
+}
 
 }  // namespace
 
 absl::StatusOr<std::vector<Kind>> KindsOf(const graph::Graph& graph, uint32_t most_slices) {
-  std::vector<Family> families;
-  for (const Slice& slice : Slices(graph)) {
-    PRISM_ASSIGN_OR_RETURN(std::vector<Part> parts, PartsOf(graph, slice));
-    for (Part& part : parts) {
-      uint64_t size = 0;
-      for (const std::vector<Item>& items : part.outline.items) {
-        for (const Item& item : items) size += item.size;
-      }
-      auto family = families.end();
-      if (most_slices != 0) {
-        family = std::find_if(families.begin(), families.end(), [&](const Family& f) {
-          return f.shape == part.outline.shape && !f.constants.Contradict(part.constants);
-        });
-      }
-      if (family == families.end())
-        family = families.insert(family, {part.outline.shape, std::move(part.constants), {}});
-      family->members.push_back({std::move(part.slice), size});
-    }
-  }
+  PRISM_ASSIGN_OR_RETURN(const std::vector<Part> parts, PartsOf(graph));
+  std::map<uint64_t, std::vector<const Part*>> by_shape;
+  for (const Part& part : parts) by_shape[part.shape].push_back(&part);
   std::vector<Kind> kinds;
-  for (Family& family : families) {
-    std::vector<Candidate>& members = family.members;
-    std::stable_sort(members.begin(), members.end(),
-                     [](const Candidate& x, const Candidate& y) { return x.size < y.size; });
-    Kind& kind = kinds.emplace_back();
-    // Evenly from the first to the last, or all.
-    const size_t last = members.size() - 1;
-    const size_t run =
-        most_slices == 0 ? members.size() : std::min<size_t>(most_slices, members.size());
-    std::set<size_t> chosen;
-    for (size_t i = 0; i < run; ++i) chosen.insert(run == 1 ? last / 2 : i * last / (run - 1));
-    for (size_t i = 0; i < members.size(); ++i) {
-      Slice& slice = members[i].slice;
-      if (chosen.count(i) != 0) {
-        kind.slices.push_back(std::move(slice));
-      } else {
-        kind.retimed.insert(kind.retimed.end(), slice.ranks.begin(), slice.ranks.end());
-      }
-    }
-    std::sort(kind.slices.begin(), kind.slices.end(),
-              [](const Slice& x, const Slice& y) { return x.representative < y.representative; });
-    std::sort(kind.retimed.begin(), kind.retimed.end());
+  for (const auto& [shape, alike] : by_shape) {
+    const std::vector<std::set<size_t>> contradicted = Contradictions(alike);
+    std::map<std::set<size_t>, std::vector<const Part*>> members;
+    for (size_t i = 0; i < alike.size(); ++i) members[contradicted[i]].push_back(alike[i]);
+    for (const auto& [others, of_kind] : members) kinds.push_back(KindOf(of_kind, most_slices));
   }
+  std::sort(kinds.begin(), kinds.end(), [](const Kind& x, const Kind& y) {
+    return x.slices.front().representative < y.slices.front().representative;
+  });
   return kinds;
 }
 
 std::vector<uint32_t> Sampled(const std::vector<Kind>& kinds, uint32_t count) {
   std::vector<uint32_t> all;
-  for (const Kind& kind : kinds) all.insert(all.end(), kind.retimed.begin(), kind.retimed.end());
+  for (const Kind& kind : kinds) {
+    for (const Slice& slice : kind.retimed)
+      all.insert(all.end(), slice.ranks.begin(), slice.ranks.end());
+  }
   std::set<uint32_t> sampled;
   for (uint64_t i = 0; i < count && !all.empty(); ++i)
     sampled.insert(all[(2 * i + 1) * all.size() / (2 * uint64_t{count})]);

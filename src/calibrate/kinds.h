@@ -1,11 +1,12 @@
 // Kinds: which ranks of a captured job have to run so that all of it is timed.
 //
-// Ranks that share a program do the same, so one of each program runs; two where some of them state
-// other parameters of their launches. Ranks whose programs differ
+// Ranks that share a program do the same, so one of each program runs. Ranks whose programs differ
 // in sizes alone (Outline) are of one kind: some of them run, from the least work to the most, and
 // the others are timed by what those took (Retime). Where launches carry hashes of their parameters
-// (PRISM_KERNEL_PARAMETERS), ranks of a kind also agree in those that are the same every time: what
-// a straggler states of its kernels, say. Stateless.
+// (PRISM_KERNEL_PARAMETERS), ranks of a kind, and of one program, contradict the same others in
+// those that are the same every time (what a straggler states of its kernels, say), and so never
+// each other; who says nothing where others disagree is none of theirs. Kinds do not depend on the
+// order of the ranks. Stateless.
 //
 //   PRISM_ASSIGN_OR_RETURN(const std::vector<Kind> kinds, KindsOf(graph, 4));
 #ifndef PRISM_CALIBRATE_KINDS_H_
@@ -21,8 +22,8 @@
 namespace prism::calibrate {
 
 struct Kind {
-  std::vector<Slice> slices;      // one of each runs
-  std::vector<uint32_t> retimed;  // the others, indices in Graph::ranks
+  std::vector<Slice> slices;   // one of each runs
+  std::vector<Slice> retimed;  // none of these
 };
 
 /// At most `most_slices` of a kind; 0: all, nothing is retimed. Fails as trace::Reader::Open().

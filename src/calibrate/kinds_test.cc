@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <set>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -30,9 +31,10 @@ bool Talks(uint32_t rank, uint32_t peer, uint32_t step) { return (rank + peer + 
 struct How {
   bool measured = false;  // with times, and every launch a span, as calibrate writes
   bool parameters = false;
-  uint32_t slow_rank = UINT32_MAX;   // whose kernels state another time
-  uint32_t other_rank = UINT32_MAX;  // that does something else
-  bool alike = false;                // all have one size, and there are no messages
+  uint32_t slow_rank = UINT32_MAX;    // whose kernels state another time
+  uint32_t silent_rank = UINT32_MAX;  // of whose product nothing is known
+  uint32_t other_rank = UINT32_MAX;   // that does something else
+  bool alike = false;                 // all have one size, and there are no messages
 };
 
 // A layer with experts: a product, an exchange of messages, a kernel as large as what was received,
@@ -62,7 +64,10 @@ void Write(const std::string& path, uint32_t rank, const How& how) {
     if (how.measured) w.HostTime(20'000);
     w.Memory(trace::MemoryKind::kDevice, 1000 * rows(step), 0x1000 + step);
     // What is said of a product is always the same; a seed is not.
-    launch("product", 64, 9'000, rank == how.slow_rank ? 11 : 10);
+    launch("product", 64, 9'000,
+           rank == how.silent_rank ? trace::kParametersUnknown
+           : rank == how.slow_rank ? 11
+                                   : 10);
     launch("draw", 8, 2'000, 1000 + 10 * step + rank);
     w.Record(compute, 1, 2 * step + 1), ns.push_back(-1);
     w.Wait(exchange, 1, 2 * step + 1);
@@ -121,6 +126,12 @@ class KindsTest : public ::testing::Test {
     for (const Slice& slice : kind.slices) ranks.push_back(slice.representative);
     return ranks;
   }
+  static std::vector<uint32_t> Retimed(const Kind& kind) {
+    std::vector<uint32_t> ranks;
+    for (const Slice& slice : kind.retimed)
+      ranks.insert(ranks.end(), slice.ranks.begin(), slice.ranks.end());
+    return ranks;
+  }
   std::string directory_;
 };
 
@@ -129,10 +140,10 @@ TEST_F(KindsTest, OfRanksThatDifferInSizesThoseWithTheLeastAndTheMostRun) {
   const std::vector<Kind> kinds = Kinds(captured, 2);
   ASSERT_EQ(kinds.size(), 1u);
   EXPECT_THAT(Run(kinds[0]), ElementsAre(0, 5));
-  EXPECT_THAT(kinds[0].retimed, ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(Retimed(kinds[0]), ElementsAre(1, 2, 3, 4));
   EXPECT_THAT(Run(Kinds(captured, 3)[0]), ElementsAre(0, 2, 5));
   EXPECT_EQ(Kinds(captured, kWorld)[0].slices.size(), kWorld);
-  EXPECT_EQ(Kinds(captured, 0).size(), kWorld);
+  EXPECT_EQ(Kinds(captured, 0)[0].slices.size(), kWorld);
   EXPECT_THAT(Sampled(kinds, 1), ElementsAre(3));
   EXPECT_THAT(Sampled(kinds, 2), ElementsAre(2, 4));
   EXPECT_THAT(Sampled(kinds, 100), ElementsAre(1, 2, 3, 4));
@@ -142,7 +153,7 @@ TEST_F(KindsTest, WhoDoesSomethingElseIsOfAnotherKind) {
   const std::vector<Kind> kinds = Kinds(WriteAll("captured", {.other_rank = 2}), 2);
   ASSERT_EQ(kinds.size(), 2u);
   EXPECT_THAT(Run(kinds[0]), ElementsAre(0, 5));
-  EXPECT_THAT(kinds[0].retimed, ElementsAre(1, 3, 4));
+  EXPECT_THAT(Retimed(kinds[0]), ElementsAre(1, 3, 4));
   EXPECT_THAT(Run(kinds[1]), ElementsAre(2));
 }
 
@@ -169,6 +180,32 @@ TEST_F(KindsTest, StragglersOfOneProgramRunForThemselves) {
   EXPECT_EQ(Kinds(WriteAll("unknown", {.slow_rank = 4, .alike = true}), 2).size(), 1u);
 }
 
+// Of a rank of which nothing is known a straggler and the others could be of one kind with it.
+TEST_F(KindsTest, TheOrderOfRanksDoesNotMatter) {
+  for (const bool alike : {true, false}) {
+    for (const auto& [slow, silent] : {std::pair{4u, 0u}, {0u, 4u}, {4u, 5u}, {1u, 0u}}) {
+      SCOPED_TRACE(::testing::Message() << alike << " " << slow << " " << silent);
+      const std::vector<Kind> kinds = Kinds(
+          WriteAll(std::to_string(slow) + std::to_string(silent) + std::to_string(alike),
+                   {.parameters = true, .slow_rank = slow, .silent_rank = silent, .alike = alike}),
+          2);
+      std::set<std::set<uint32_t>> ranks;
+      for (const Kind& kind : kinds) {
+        std::set<uint32_t> of_kind;
+        for (const std::vector<Slice>& slices : {kind.slices, kind.retimed}) {
+          for (const Slice& slice : slices) of_kind.insert(slice.ranks.begin(), slice.ranks.end());
+        }
+        ranks.insert(of_kind);
+      }
+      std::set<uint32_t> others;
+      for (uint32_t rank = 0; rank < kWorld; ++rank) {
+        if (rank != slow && rank != silent) others.insert(rank);
+      }
+      EXPECT_THAT(ranks, ::testing::UnorderedElementsAre(std::set{slow}, std::set{silent}, others));
+    }
+  }
+}
+
 // Against what the rank writes when it is measured itself.
 TEST_F(KindsTest, ARetimedRankHasTheTraceThatItWouldHaveWritten) {
   const std::string captured = WriteAll("captured", {});
@@ -184,7 +221,7 @@ TEST_F(KindsTest, ARetimedRankHasTheTraceThatItWouldHaveWritten) {
     ran.push_back(*std::move(trace));
     Learn({ran.back(), outlines.back()}, &times);
   }
-  for (const uint32_t rank : kinds[0].retimed) {
+  for (const uint32_t rank : Retimed(kinds[0])) {
     SCOPED_TRACE(rank);
     const auto own = Reader::Open(captured + "/" + graph::TraceName(rank));
     ASSERT_TRUE(own.ok());

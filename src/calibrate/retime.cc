@@ -275,6 +275,10 @@ class Retiming {
     std::vector<trace::SequenceRecord> sequences(measured_.trace.sequences().begin(),
                                                  measured_.trace.sequences().end());
     for (trace::SequenceRecord& sequence : sequences) sequence.name += strings_;
+    for (size_t s = 0; s < measured_.outline.streams.size(); ++s) {
+      sequences[measured_.outline.streams[s]].device =
+          captured_.trace.sequences()[captured_.outline.streams[s]].device;
+    }
     out->Add(ChunkKind::kSequences, 0, 0, sequences.size(), Bytes(sequences));
     const auto kernels = captured_.trace.kernels();
     out->Add(ChunkKind::kKernels, 0, 0, kernels.size(), Bytes(kernels));

@@ -1,5 +1,6 @@
 #include "src/calibrate/slices.h"
 
+#include <algorithm>
 #include <map>
 
 #include "absl/status/status.h"
@@ -28,6 +29,8 @@ absl::StatusOr<trace::RankIdentity> IdentityOf(const graph::Graph& graph, uint32
   }
   trace::RankIdentity identity;
   identity.rank = copy.rank;
+  for (size_t d = 0; d < std::min(source.devices.size(), copy.devices.size()); ++d)
+    identity.devices[source.devices[d]] = copy.devices[d];
   for (uint32_t p = 0; p < source.comm.size(); ++p) {
     const graph::Communicator& comm = graph.communicators[copy.comm[p]];
     identity.comms[graph.communicators[source.comm[p]].number] = {comm.number, copy.comm_rank[p],

@@ -172,36 +172,44 @@ class CalibrateVerb final : public Verb {
       calibrate::Learn({measured.back(), outlines.back()}, &times);
     }
     Retimed& retimed = calibration->retimed;
-    for (size_t i = 0; i < kind.retimed.size(); ++i) {
-      const uint32_t index = kind.retimed[i];
-      PRISM_ASSIGN_OR_RETURN(const trace::Reader captured,
-                             trace::Reader::Open(graph.ranks[index].path));
-      const calibrate::Outline outline = calibrate::OutlineOf(captured);
-      // Host times are one rank's; which one's, goes round.
-      const size_t like = i % measured.size();
-      const absl::StatusOr<calibrate::Work> work =
-          calibrate::Retime({measured[like], outlines[like]}, {captured, outline}, &times,
-                            calibration->PathOf(index));
-      const uint32_t rank = graph.ranks[index].rank;
-      if (!work.ok() && !absl::IsFailedPrecondition(work.status())) return work.status();
-      const bool sampled = calibration->sampled.count(index) != 0;
-      if (!work.ok() || sampled) {
-        if (!work.ok()) {
+    size_t next = 0;
+    for (const calibrate::Slice& slice : kind.retimed) {
+      calibrate::Slice refused;
+      for (const uint32_t index : slice.ranks) {
+        PRISM_ASSIGN_OR_RETURN(const trace::Reader captured,
+                               trace::Reader::Open(graph.ranks[index].path));
+        const calibrate::Outline outline = calibrate::OutlineOf(captured);
+        // Host times are one rank's; which one's, goes round.
+        const size_t like = next++ % measured.size();
+        const absl::StatusOr<calibrate::Work> work =
+            calibrate::Retime({measured[like], outlines[like]}, {captured, outline}, &times,
+                              calibration->PathOf(index));
+        const uint32_t rank = graph.ranks[index].rank;
+        if (absl::IsFailedPrecondition(work.status())) {
           spdlog::info("{}", std::string(work.status().message()));
           retimed.refused.push_back(rank);
+          refused.ranks.push_back(index);
+          continue;
         }
-        PRISM_ASSIGN_OR_RETURN(const int code, Measure({index, {index}}, calibration));
-        if (code != 0) return code;
-        if (!work.ok()) continue;
-        PRISM_ASSIGN_OR_RETURN(const trace::Reader truth,
-                               trace::Reader::Open(calibration->PathOf(index)));
-        retimed.checks.push_back({rank, *work, calibrate::WorkOf(truth)});
-        continue;
+        if (!work.ok()) return work.status();
+        if (calibration->sampled.count(index) != 0) {
+          PRISM_ASSIGN_OR_RETURN(const int code, Measure({index, {index}}, calibration));
+          if (code != 0) return code;
+          PRISM_ASSIGN_OR_RETURN(const trace::Reader truth,
+                                 trace::Reader::Open(calibration->PathOf(index)));
+          retimed.checks.push_back({rank, *work, calibrate::WorkOf(truth)});
+          continue;
+        }
+        retimed.ranks.push_back(rank);
+        retimed.work.span_ns += work->span_ns;
+        retimed.work.spans += work->spans;
+        retimed.work.interpolated += work->interpolated;
       }
-      retimed.ranks.push_back(rank);
-      retimed.work.span_ns += work->span_ns;
-      retimed.work.spans += work->spans;
-      retimed.work.interpolated += work->interpolated;
+      if (refused.ranks.empty()) continue;
+      // One runs for all of its program.
+      refused.representative = refused.ranks.front();
+      PRISM_ASSIGN_OR_RETURN(const int code, Measure(refused, calibration));
+      if (code != 0) return code;
     }
     return 0;
   }

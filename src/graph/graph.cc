@@ -271,6 +271,7 @@ absl::StatusOr<Graph> BuildGraph(std::vector<Reader> traces, const LoadOptions& 
     graph.ops += program.op_count;
 
     PRISM_ASSIGN_OR_RETURN(RankBinding binding, Bind(t));
+    rank.devices = std::move(binding.devices);
     rank.comm_rank = std::move(binding.comm_rank);
     rank.peer = std::move(binding.peer);
     rank.channel_bytes = binding.channel_bytes;
@@ -315,6 +316,8 @@ absl::StatusOr<Graph> BuildGraph(std::vector<Reader> traces, const LoadOptions& 
       rank.channel.push_back(it->second);
     }
     rank.measured_ns = MeasuredNs(t);
+    // Threads that do nothing may be more or fewer than the program's.
+    if (!rank.measured_ns.empty()) rank.measured_ns.resize(program.sequences.size());
     std::string meta;
     for (std::string_view part : t.meta()) {
       if (!meta.empty()) meta += "\n";

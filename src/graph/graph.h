@@ -46,10 +46,11 @@ struct Channel {
 };
 
 struct Rank {
-  uint32_t rank;               // world rank
-  std::string path;            // of its trace
-  uint32_t program;            // index in Graph::programs
-  std::vector<uint32_t> comm;  // of each participant: index in Graph::communicators
+  uint32_t rank;                  // world rank
+  std::string path;               // of its trace
+  uint32_t program;               // index in Graph::programs
+  std::vector<uint32_t> devices;  // RankBinding::devices
+  std::vector<uint32_t> comm;     // of each participant: index in Graph::communicators
   std::vector<uint32_t> comm_rank;
   std::vector<int32_t> peer;      // of each call: root or peer; -1
   std::vector<uint32_t> channel;  // of each call: index in Graph::channels; kNone for collectives

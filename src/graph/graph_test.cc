@@ -7,6 +7,7 @@
 #include <fstream>
 #include <numeric>
 #include <string>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -18,6 +19,7 @@
 namespace prism::graph {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::JobKind;
@@ -267,6 +269,50 @@ TEST_F(GraphTest, RanksThatDifferInPollingShareAProgram) {
     for (const Op& op : s.ops) waits += op.kind == OpKind::kWait;
   }
   EXPECT_EQ(waits, 1u);  // a poll is none
+}
+
+// The local rank decides on the device, chance on which events are free and which of two threads
+// comes first.
+TEST_F(GraphTest, RanksOfANodeShareAProgram) {
+  std::filesystem::create_directory(directory_ + "/trace");
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    Writer w;
+    ASSERT_EQ(w.Open((directory_ + "/" + TraceName(rank)).c_str(), rank, 3), 0);
+    const uint32_t one[3] = {1, 1, 1}, ranks[] = {0, 1, 2};
+    const uint32_t streams[] = {w.AddStream(0, 0, "s"), w.AddStream(0, 0, "t"),
+                                w.AddStream(3, 0, "s")};
+    w.Communicator({1, 3, rank, rank, 0}, ranks);
+    const auto polls = [&] { std::thread([&] { w.SyncEvent(1, 1, /*query=*/true); }).join(); };
+    if (rank == 1) polls();
+    w.CommInit(1);
+    w.Launch(streams[0], w.Kernel(trace::KernelKind::kKernel, "k", one, one, 0, 0));
+    w.Record(streams[0], 1 + rank, 7 + rank);
+    w.Wait(streams[1], 1 + rank, 7 + rank);
+    w.Wait(streams[2], 9, rank);  // that nobody recorded
+    if (rank == 0) polls();       // those of rank 2 come too late
+    std::thread([&] {
+      w.Launch(streams[1], w.Kernel(trace::KernelKind::kKernel, "l", one, one, 0, 0));
+      w.Memory(trace::MemoryKind::kDevice, 8, 0x100);
+    }).join();
+    ASSERT_EQ(w.Close(0), 0);
+  }
+  const Graph graph = *LoadJob(directory_);
+  ASSERT_THAT(graph.programs, SizeIs(1));
+  const Program& program = graph.programs[0];
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(graph.ranks[rank].devices, ElementsAre(rank));
+    const auto trace = trace::Reader::Open(graph.ranks[rank].path);
+    ASSERT_TRUE(trace.ok());
+    size_t idle = 0;
+    for (uint32_t s = 0; s < trace->sequences().size(); ++s) {
+      const uint32_t in_program = SequenceOf(program, *trace, s);
+      idle += in_program == kNone;
+      if (in_program == kNone) continue;
+      EXPECT_EQ(program.sequences[in_program].kind, trace->sequences()[s].kind);
+      EXPECT_EQ(program.sequences[in_program].ops.empty(), trace->nodes(s).size() == 0);
+    }
+    EXPECT_EQ(idle, rank < 2 ? 1u : 0u);
+  }
 }
 
 TEST_F(GraphTest, PipelineStagesDiffer) {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <iterator>
 #include <map>
+#include <ranges>
 #include <tuple>
 #include <utility>
 
@@ -116,6 +117,36 @@ class Hasher {
   uint64_t hash_ = 0x243f6a8885a308d3;
 };
 
+// Devices that a process uses, in the order in which it comes to them: ranks of a node that are
+// otherwise equal each have another one. Of streams and of communicators apart, because a default
+// stream stands for whichever device there is.
+void AddDevice(uint32_t device, std::vector<uint32_t>* devices) {
+  if (std::find(devices->begin(), devices->end(), device) == devices->end())
+    devices->push_back(device);
+}
+
+std::vector<uint32_t> StreamDevices(const Reader& trace) {
+  std::vector<uint32_t> devices;
+  for (const trace::SequenceRecord& record : trace.sequences()) {
+    if (record.kind == SequenceKind::kStream) AddDevice(record.device, &devices);
+  }
+  return devices;
+}
+
+std::vector<uint32_t> CommDevices(const Reader& trace) {
+  std::vector<uint32_t> devices;
+  for (const trace::Communicator& c : trace.communicators()) AddDevice(c.record.device, &devices);
+  return devices;
+}
+
+uint32_t DeviceNumber(const std::vector<uint32_t>& devices, uint32_t device) {
+  return static_cast<uint32_t>(std::find(devices.begin(), devices.end(), device) - devices.begin());
+}
+
+uint32_t DeviceNumber(const std::vector<uint32_t>& devices, const trace::SequenceRecord& record) {
+  return record.kind == SequenceKind::kStream ? DeviceNumber(devices, record.device) : 0;
+}
+
 // Position of each call's communicator among the trace's.
 std::vector<uint32_t> CommPattern(const Reader& trace) {
   absl::flat_hash_map<uint32_t, uint32_t> position;
@@ -194,7 +225,26 @@ bool IsDropped(const Node& n) {
          (n.kind == NodeKind::kSync && static_cast<SyncKind>(n.detail) == SyncKind::kQueryTrue);
 }
 
+bool IsIdle(const Sequence& sequence) {
+  return sequence.kind == SequenceKind::kThread && sequence.ops.empty();
+}
+
 }  // namespace
+
+uint32_t SequenceOf(const Program& program, const Reader& trace, uint32_t sequence) {
+  const auto is_idle = [&](uint32_t s) {
+    const trace::NodeList& nodes = trace.nodes(s);
+    return trace.sequences()[s].kind == SequenceKind::kThread &&
+           std::all_of(nodes.begin(), nodes.end(), IsDropped);
+  };
+  if (is_idle(sequence)) return kNone;
+  uint32_t place = 0;
+  for (uint32_t s = 0; s < sequence; ++s) place += !is_idle(s);
+  for (uint32_t s = 0; s < program.sequences.size(); ++s) {
+    if (!IsIdle(program.sequences[s]) && place-- == 0) return s;
+  }
+  return kNone;
+}
 
 std::vector<uint32_t> PeerPattern(const Reader& trace) {
   absl::flat_hash_map<std::pair<uint32_t, int32_t>, uint32_t> seen;
@@ -285,6 +335,7 @@ std::vector<Enqueue> Program::Enqueues() const {
 absl::StatusOr<RankBinding> Bind(const Reader& trace) {
   PRISM_ASSIGN_OR_RETURN(const CallNumbers numbers, NumberCalls(trace));
   RankBinding binding;
+  binding.devices = CommDevices(trace);
   for (const trace::Communicator& c : trace.communicators()) {
     binding.comm.push_back(c.record.comm);
     binding.comm_rank.push_back(c.record.rank);
@@ -333,10 +384,12 @@ absl::StatusOr<Program> Compile(const Reader& trace, bool allow_incomplete) {
     const trace::Span span = trace.span(static_cast<uint32_t>(i));
     p.spans.push_back({span.hash, {span.kernels.begin(), span.kernels.end()}});
   }
+  const std::vector<uint32_t> devices = StreamDevices(trace), comm_devices = CommDevices(trace);
   absl::flat_hash_map<uint32_t, std::vector<uint32_t>> participants_of;
   for (const trace::Communicator& c : trace.communicators()) {
     participants_of[c.record.comm].push_back(static_cast<uint32_t>(p.participants.size()));
-    p.participants.push_back({c.record.size, c.record.device, 0, false});
+    p.participants.push_back(
+        {c.record.size, DeviceNumber(comm_devices, c.record.device), 0, false});
   }
   const std::vector<uint32_t> peers = PeerPattern(trace);
   std::vector<uint32_t> peer_of_call;
@@ -362,7 +415,7 @@ absl::StatusOr<Program> Compile(const Reader& trace, bool allow_incomplete) {
     const trace::SequenceRecord& record = trace.sequences()[s];
     Sequence& sequence = p.sequences[s];
     sequence.kind = record.kind;
-    sequence.device = record.device;
+    sequence.device = DeviceNumber(devices, record);
     sequence.priority = record.priority;
     sequence.name = std::string(trace.string(record.name));
     if (trace.nodes(s).size() >= UINT32_MAX)
@@ -484,8 +537,10 @@ absl::StatusOr<Program> Compile(const Reader& trace, bool allow_incomplete) {
     if (sequence.kind == SequenceKind::kStream) {
       for (Op& op : sequence.ops) {
         if (op.kind != OpKind::kWait) continue;
-        op.a = slot_of_event(op.a, op.b);
-        if (op.a == kNone) op.kind = OpKind::kNothing;
+        // Which event it is, and how often it was used, is a matter of whose was free.
+        const uint32_t slot = slot_of_event(op.a, op.b);
+        op = slot == kNone ? Op{OpKind::kNothing, 0, 0, 0, 0, kNone}
+                           : Op{OpKind::kWait, 0, 0, slot, 0, op.slot};
       }
       continue;
     }
@@ -594,15 +649,16 @@ absl::StatusOr<Program> Compile(const Reader& trace, bool allow_incomplete) {
 
 uint64_t TraceHash(const Reader& trace) {
   Hasher h;
+  const std::vector<uint32_t> devices = StreamDevices(trace), comm_devices = CommDevices(trace);
   for (uint32_t s = 0; s < trace.sequences().size(); ++s) {
     const trace::SequenceRecord& record = trace.sequences()[s];
-    h.Add(uint64_t{record.device} << 32 | static_cast<uint32_t>(record.priority));
+    h.Add(uint64_t{DeviceNumber(devices, record)} << 32 | static_cast<uint32_t>(record.priority));
     h.Add(uint64_t{record.name} << 32 | static_cast<uint32_t>(record.kind));
     h.Add(trace.nodes(s).size());
   }
   for (size_t i = 0; i < trace.span_count(); ++i) h.Add(trace.span(static_cast<uint32_t>(i)).hash);
   for (const trace::Communicator& c : trace.communicators())
-    h.Add(uint64_t{c.record.size} << 32 | c.record.device);
+    h.Add(uint64_t{c.record.size} << 32 | DeviceNumber(comm_devices, c.record.device));
   for (const trace::CallRecord& c : trace.calls()) {
     const trace::CallRecord shared = Shared(c);
     h.Add(&shared, sizeof(shared));
@@ -621,9 +677,12 @@ bool SameTrace(const Reader& x, const Reader& y) {
       x.kernels().size() != y.kernels().size()) {
     return false;
   }
+  const std::vector<uint32_t> x_devices = StreamDevices(x), y_devices = StreamDevices(y);
+  const std::vector<uint32_t> x_comms = CommDevices(x), y_comms = CommDevices(y);
   for (uint32_t s = 0; s < x.sequences().size(); ++s) {
     const trace::SequenceRecord &p = x.sequences()[s], &q = y.sequences()[s];
-    if (p.kind != q.kind || p.device != q.device || p.priority != q.priority || p.name != q.name)
+    if (p.kind != q.kind || DeviceNumber(x_devices, p) != DeviceNumber(y_devices, q) ||
+        p.priority != q.priority || p.name != q.name)
       return false;
   }
   for (uint32_t i = 0; i < x.string_count(); ++i) {
@@ -638,7 +697,8 @@ bool SameTrace(const Reader& x, const Reader& y) {
   }
   for (size_t i = 0; i < x.communicators().size(); ++i) {
     const trace::CommRecord &p = x.communicators()[i].record, &q = y.communicators()[i].record;
-    if (p.size != q.size || p.device != q.device) return false;
+    if (p.size != q.size || DeviceNumber(x_comms, p.device) != DeviceNumber(y_comms, q.device))
+      return false;
   }
   for (size_t i = 0; i < x.calls().size(); ++i) {
     const trace::CallRecord p = Shared(x.calls()[i]), q = Shared(y.calls()[i]);
@@ -664,6 +724,7 @@ uint32_t OpAtNode(const trace::NodeList& thread, uint64_t node) {
 uint64_t ProgramHash(const Program& program, const std::vector<uint32_t>& peers) {
   Hasher h;
   for (const Sequence& s : program.sequences) {
+    if (IsIdle(s)) continue;
     h.Add(uint64_t{s.device} << 32 | static_cast<uint32_t>(s.priority));
     h.Add(static_cast<uint64_t>(s.kind));
     h.Add(s.ops.data(), s.ops.size() * sizeof(Op));
@@ -684,15 +745,15 @@ bool SameProgram(const Program& x, const Program& y) {
     return p.size() == q.size() &&
            (p.empty() || std::memcmp(p.data(), q.data(), p.size() * sizeof(p[0])) == 0);
   };
+  const auto works = [](const Sequence& s) { return !IsIdle(s); };
   return x.slots == y.slots && x.strings == y.strings &&
-         std::ranges::equal(x.sequences, y.sequences,
-                            [&](const Sequence& p, const Sequence& q) {
-                              return p.kind == q.kind && p.device == q.device &&
-                                     p.priority == q.priority &&
-                                     (p.kind == SequenceKind::kThread || p.name == q.name) &&
-                                     same_bytes(p.ops, q.ops) &&
-                                     same_bytes(p.provenance, q.provenance);
-                            }) &&
+         std::ranges::equal(
+             x.sequences | std::views::filter(works), y.sequences | std::views::filter(works),
+             [&](const Sequence& p, const Sequence& q) {
+               return p.kind == q.kind && p.device == q.device && p.priority == q.priority &&
+                      (p.kind == SequenceKind::kThread || p.name == q.name) &&
+                      same_bytes(p.ops, q.ops) && same_bytes(p.provenance, q.provenance);
+             }) &&
          std::ranges::equal(x.kernels, y.kernels,
                             [](const Kernel& p, const Kernel& q) {
                               return p.name == q.name && p.kind == q.kind &&

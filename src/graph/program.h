@@ -63,7 +63,7 @@ bool BeginsEarly(const Call& call, uint64_t* steps_left);
 
 struct Sequence {
   trace::SequenceKind kind;
-  uint32_t device;
+  uint32_t device;  // among those of streams, by first appearance
   int32_t priority;
   std::string name;
   std::vector<Op> ops;
@@ -88,7 +88,7 @@ struct Span {
 /// This rank's (or one of its devices') membership of a communicator.
 struct Participant {
   uint32_t size;
-  uint32_t device;
+  uint32_t device;       // in RankBinding::devices
   uint32_t collectives;  // of it in the program
   bool has_init;         // the program contains its kCommInit
 };
@@ -120,7 +120,7 @@ struct Enqueue {
 };
 
 struct Program {
-  std::vector<Sequence> sequences;  // numbered as in the trace
+  std::vector<Sequence> sequences;  // numbered as in the trace that was compiled; see SequenceOf()
   std::vector<Kernel> kernels;
   std::vector<Span> spans;
   std::vector<Participant> participants;
@@ -142,7 +142,8 @@ struct Program {
 
 /// What a rank has of its own.
 struct RankBinding {
-  std::vector<uint32_t> comm;  // of each participant: job-wide number
+  std::vector<uint32_t> devices;  // of participants, by first appearance: virtual ordinals
+  std::vector<uint32_t> comm;     // of each participant: job-wide number
   std::vector<uint32_t> comm_rank;
   std::vector<std::vector<uint32_t>> world_ranks;
   std::vector<int32_t>
@@ -168,7 +169,12 @@ bool SameTrace(const trace::Reader& x, const trace::Reader& y);
 
 /// `peers`: PeerPattern() of the trace, which programs that are shared must have in common.
 uint64_t ProgramHash(const Program& program, const std::vector<uint32_t>& peers);
+/// Threads that do nothing (that only ask whether events are done, say) may be others, or none.
 bool SameProgram(const Program& x, const Program& y);
+
+/// What sequence `sequence` of a trace is in the program that the trace shares; kNone: a thread
+/// that does nothing.
+uint32_t SequenceOf(const Program& program, const trace::Reader& trace, uint32_t sequence);
 
 /// Of each call of the trace, which of its communicator's peers it names, counted by first
 /// appearance; kNone for collectives.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
@@ -143,6 +144,7 @@ std::vector<std::pair<graph::Place, int64_t>> DeviceMemoryChanges(const graph::G
       trace::Reader::Open(graph.ranks[rank].path, {.allow_incomplete = true, .check_nodes = false});
   if (!trace.ok()) return changes;
   const graph::Program& program = graph.program_of(graph.ranks[rank]);
+  std::map<uint32_t, uint32_t> threads;  // of the trace -> of the program
   int64_t in_use = 0;
   for (const auto& chunk : trace->memory()) {
     for (const trace::MemoryRecord& m : chunk) {
@@ -150,10 +152,13 @@ std::vector<std::pair<graph::Place, int64_t>> DeviceMemoryChanges(const graph::G
       in_use += m.bytes;
       // The change happened before node host_node of its thread: when the node before it was done.
       graph::Place place;
-      if (m.thread < program.sequences.size() &&
-          program.sequences[m.thread].kind == trace::SequenceKind::kThread) {
+      if (m.thread < trace->sequences().size()) {
+        const auto [thread, inserted] = threads.try_emplace(m.thread, graph::kNone);
+        if (inserted) thread->second = graph::SequenceOf(program, *trace, m.thread);
         const uint32_t op = graph::OpAtNode(trace->nodes(m.thread), m.host_node);
-        if (op > 0 && op <= program.sequences[m.thread].ops.size()) place = {m.thread, op - 1};
+        if (thread->second != graph::kNone && op > 0 &&
+            op <= program.sequences[thread->second].ops.size())
+          place = {thread->second, op - 1};
       }
       changes.emplace_back(place, in_use);
     }

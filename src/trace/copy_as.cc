@@ -34,6 +34,11 @@ absl::StatusOr<const RankIdentity::Membership*> Member(const RankIdentity& ident
   return &found->second;
 }
 
+uint32_t Device(const RankIdentity& identity, uint32_t device) {
+  const auto found = identity.devices.find(device);
+  return found == identity.devices.end() ? device : found->second;
+}
+
 absl::Status Communicators(const RankIdentity& identity, const ChunkHeader& chunk,
                            Payload* payload) {
   size_t at = 0;
@@ -49,6 +54,7 @@ absl::Status Communicators(const RankIdentity& identity, const ChunkHeader& chun
     }
     record.comm = (*member)->comm;
     record.rank = (*member)->rank;
+    record.device = Device(identity, record.device);
     Put(payload, at, record);
     at += sizeof record;
     std::memcpy(payload->data() + at, ranks.data(), ranks.size() * sizeof(uint32_t));

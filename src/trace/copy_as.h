@@ -30,6 +30,7 @@ struct RankIdentity {
   uint32_t rank = 0;
   std::map<uint32_t, Membership> comms = {};                   // by the source's number
   std::map<std::pair<uint32_t, int32_t>, int32_t> peers = {};  // (source's number, root or peer)
+  std::map<uint32_t, uint32_t> devices = {};                   // virtual ordinals; others stay
 };
 
 /// Writes `path`. InvalidArgument: the identity lacks a communicator or peer that the source names,

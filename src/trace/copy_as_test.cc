@@ -15,8 +15,8 @@ class CopyAsTest : public ::testing::Test {
   void SetUp() override {
     Writer w;
     ASSERT_EQ(w.Open(source_.c_str(), 0, 4), 0);
-    const uint32_t s = w.AddStream(0, 0, "s"), one[3] = {1, 1, 1}, pair[] = {0, 1};
-    w.Communicator({7, 2, 0, 0, 99}, pair);
+    const uint32_t s = w.AddStream(5, 0, "s"), one[3] = {1, 1, 1}, pair[] = {0, 1};
+    w.Communicator({7, 2, 0, 5, 99}, pair);
     w.CommInit(7);
     w.Memory(MemoryKind::kModelled, 99, 7);
     w.Launch(s, w.Kernel(KernelKind::kKernel, "k", one, one, 0, 0));
@@ -44,7 +44,10 @@ class CopyAsTest : public ::testing::Test {
 TEST_F(CopyAsTest, OtherRankHasItsOwnCommunicatorsAndPeersAndTheSameRest) {
   const auto source = Reader::Open(source_);
   ASSERT_TRUE(source.ok()) << source.status();
-  const RankIdentity identity{.rank = 3, .comms = {{7, {9, 1, {2, 3}}}}, .peers = {{{7, 1}, 0}}};
+  const RankIdentity identity{.rank = 3,
+                              .comms = {{7, {9, 1, {2, 3}}}},
+                              .peers = {{{7, 1}, 0}},
+                              .devices = {{5, 6}, {0, 7}}};
   ASSERT_TRUE(CopyAs(*source, identity, copy_).ok());
   const auto copy = Reader::Open(copy_);
   ASSERT_TRUE(copy.ok()) << copy.status();
@@ -53,6 +56,7 @@ TEST_F(CopyAsTest, OtherRankHasItsOwnCommunicatorsAndPeersAndTheSameRest) {
   ASSERT_EQ(copy->communicators().size(), 1u);
   EXPECT_EQ(copy->communicators()[0].record.comm, 9u);
   EXPECT_EQ(copy->communicators()[0].record.rank, 1u);
+  EXPECT_EQ(copy->communicators()[0].record.device, 6u);
   EXPECT_EQ(copy->communicators()[0].record.channel_bytes, 99u);
   EXPECT_THAT(copy->communicators()[0].world_ranks, ::testing::ElementsAre(2, 3));
   ASSERT_EQ(copy->calls().size(), 2u);
