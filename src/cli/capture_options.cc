@@ -61,9 +61,15 @@ void CaptureFlags::AddTo(CLI::App& app) {
          "HOSTCUDA_VALUES, if set, by default")
       ->capture_default_str()
       ->type_name("WHAT");
+  app.add_option(
+         "--exchange", exchange_,
+         "Which payloads move between ranks: exact (all), control (large ones until they "
+         "recur after an update of the weights; of values that are not computed, never), or "
+         "auto (exact with cpu or a GPU, else control)")
+      ->capture_default_str()
+      ->type_name("POLICY");
   app.add_option("--exact-payload", exact_payload_,
-                 "Largest payload that really moves between ranks, for example 4MiB; all by "
-                 "default with cpu or a GPU, else 1MiB")
+                 "With control: the largest payload that always moves [1MiB]")
       ->type_name("SIZE");
   app.add_option("--tee", tee_, "Whose output is shown as well as kept: none, rank0, all")
       ->capture_default_str()
@@ -83,6 +89,7 @@ absl::StatusOr<CaptureOptions> CaptureFlags::Options() const {
   CaptureOptions options;
   PRISM_RETURN_IF_ERROR(OneOf("--device", device_, {"host", "cuda", "none"}));
   PRISM_RETURN_IF_ERROR(OneOf("--values", values_, {"none", "control", "cpu"}));
+  PRISM_RETURN_IF_ERROR(OneOf("--exchange", exchange_, {"auto", "exact", "control"}));
   PRISM_RETURN_IF_ERROR(OneOf("--tee", tee_, {"none", "rank0", "all"}));
   PRISM_RETURN_IF_ERROR(OneOf("--launch", launch_, {"auto", "fork", "spawn"}));
   PRISM_ASSIGN_OR_RETURN(options.target, ParseTarget(target_));
@@ -103,13 +110,25 @@ absl::StatusOr<CaptureOptions> CaptureFlags::Options() const {
   options.tee = tee_;
   options.launch = launch_;
   options.patience_s = patience_s_;
+  // Of large tensors that are not computed only what programs read on the host has a meaning:
+  // sizes, splits, pickled objects.
+  const bool computes = device_ != "host" || values_ == "cpu";
+  options.exchange = exchange_ != "auto"                  ? exchange_
+                     : computes && exact_payload_.empty() ? "exact"
+                                                          : "control";
+  if (options.exchange == "exact") {
+    if (!exact_payload_.empty()) {
+      return WithHint(
+          absl::InvalidArgumentError(fmt::format(
+              "--exact-payload {} with --exchange exact: all payloads move", exact_payload_)),
+          "--exchange control");
+    }
+  } else {
+    options.exact_payload_bytes = 1 << 20;
+  }
   if (!exact_payload_.empty()) {
     PRISM_ASSIGN_OR_RETURN(options.exact_payload_bytes,
                            ParseBytes("--exact-payload", exact_payload_));
-  } else if (device_ == "host" && values_ != "cpu") {
-    // Large tensors are not computed, so only what programs read on the host has a meaning: sizes,
-    // splits, pickled objects.
-    options.exact_payload_bytes = 1 << 20;
   }
   return options;
 }

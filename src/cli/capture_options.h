@@ -31,6 +31,7 @@ class CaptureFlags {
   std::string job_ = "prism-job";
   std::string tee_ = "rank0";
   std::string launch_ = "auto";
+  std::string exchange_ = "auto";
   std::string exact_payload_;
   bool force_ = false;
   double patience_s_ = 4;

@@ -628,6 +628,8 @@ absl::StatusOr<CaptureResult> Session::Run() {
   // Never what happened to be in memory: values of it would be no numbers soon.
   const bool computes = options_.device == Device::kCuda || options_.values == "cpu";
   if (computes) rules.welcome_flags |= wire::kMirrorPayloads;
+  if (computes && options_.exchange == "control" && !options_.emulation.has_value())
+    rules.welcome_flags |= wire::kMoveUntilRecurring;
   if (options_.emulation.has_value()) {
     rules.mode = wire::Mode::kEmulate;
     if (options_.emulation->measure) rules.welcome_flags |= wire::kMeasure;
@@ -678,6 +680,7 @@ absl::StatusOr<CaptureResult> Session::Run() {
                                                       : "cuda";
   info["values"] = options_.values;
   info["target"] = DescribeTarget(options_.target);
+  info["exchange"] = options_.exchange;
   info["exact_payload_bytes"] = options_.exact_payload_bytes;
   info["cuda"] = DescribeCuda(cuda_);
   info["environment"] = environment_;

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "src/base/float_formats.h"
 #include "src/base/status.h"
 
 namespace prism::coordinator {
@@ -72,8 +73,8 @@ absl::Status ReduceElements(const ReductionSpec& spec, const std::vector<const v
 /// rounds beyond 448 becomes NaN; e5m2: what rounds beyond 57344 becomes infinity.
 float FloatFromHalf(uint16_t bits);
 uint16_t HalfFromFloat(float value);
-float FloatFromBfloat16(uint16_t bits);
-uint16_t Bfloat16FromFloat(float value);
+using prism::Bfloat16FromFloat;
+using prism::FloatFromBfloat16;
 float FloatFromE4M3(uint8_t bits);
 uint8_t E4M3FromFloat(float value);
 float FloatFromE5M2(uint8_t bits);

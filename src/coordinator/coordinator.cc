@@ -786,7 +786,9 @@ void Coordinator::TryCollective(Communicator& comm, uint64_t call) {
   const Slot done = std::move(slot);
   comm.slots.erase(found);
   for (const OpRef& ref : done.members) {
+    // Who counts its rounds otherwise still awaits what others do not send any more.
     if (moves) Keep(comm, ref);
+    if (!moves && (ref.record().flags & wire::kOpPayload) != 0) FillFromOwn(comm, ref);
     Complete(ref);
   }
 }
@@ -812,6 +814,8 @@ void Coordinator::TryTransfer(Communicator& comm, uint32_t source, uint32_t dest
     Keep(comm, transfer.receive);
   } else {
     ++totals.skipped_calls;
+    if ((receive.flags & wire::kOpPayload) != 0)
+      std::memset(transfer.receive.post->client->arena.at(receive.out_offset), 0, bytes);
   }
   Complete(transfer.send);
   Complete(transfer.receive);
@@ -1002,11 +1006,21 @@ void Coordinator::Exchange(Communicator& comm, const OpRef& ref) {
     totals.moved_bytes += shape.in_bytes;
     return;
   }
+  if (FillFromOwn(comm, ref)) totals.moved_bytes += shape.in_bytes;
+}
+
+bool Coordinator::FillFromOwn(const Communicator& comm, const OpRef& ref) {
+  const OpRecord& record = ref.record();
+  const auto member = ref.post->places[ref.index].first;
+  const Arena& arena = ref.post->client->arena;
+  const auto n = static_cast<uint32_t>(comm.members.size());
+  const ExchangeShape shape =
+      ShapeOf(record.op, n, member, record.peer, record.count, ElementBytes(record.dtype));
   // Who brings nothing (a broadcast's receiver) keeps what it has: the shim has put it there.
-  if (shape.in_bytes == 0 || shape.out_bytes == 0) return;
+  if (shape.in_bytes == 0 || shape.out_bytes == 0) return false;
   if (record.op == Op::kAllToAll) {
     std::memmove(arena.at(record.out_offset), arena.at(record.in_offset), shape.out_bytes);
-    return;
+    return false;
   }
   std::vector<ExchangeBuffers> buffers(n);
   ExchangeSpec spec{record.op,        record.dtype,
@@ -1023,9 +1037,9 @@ void Coordinator::Exchange(Communicator& comm, const OpRef& ref) {
     diagnosis.headline = fmt::format("{} of communicator {}: {}", OpName(record.op), comm.number,
                                      std::string(status.message()));
     Fail(std::move(diagnosis));
-    return;
+    return false;
   }
-  totals.moved_bytes += shape.in_bytes;
+  return true;
 }
 
 // Receives get what they got in the job that is played, else what the same group sends to that

@@ -195,6 +195,9 @@ class Coordinator {
   bool CallVirtual(Communicator& comm, uint32_t member, uint64_t call, const OpRef& ref);
   void PlayPeers();
   void Exchange(Communicator& comm, const OpRef& ref);
+  /// Gives a member of a collective, whose payload is in its arena, what the others would give if
+  /// they brought what it did. False: nothing is brought, or it moves within the arena alone.
+  bool FillFromOwn(const Communicator& comm, const OpRef& ref);
   void MirrorMessages(Post& post);
   void JudgeMismatches(int64_t now_ns, bool at_once);
   std::vector<Wait> Waits() const;

@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "src/base/optimizer_kernel.h"
 #include "src/base/status.h"
 
 namespace prism::graph {
@@ -30,18 +31,6 @@ uint64_t HashText(std::string_view text) {
   uint64_t hash = kFnvOffset;
   for (unsigned char c : text) hash = (hash ^ c) * kFnvPrime;
   return hash;
-}
-
-// Kernels that only optimizers launch: PyTorch's fused ones, the pointwise and ternary operations
-// of its foreach Adam family (foreach copies and scalings also serve gathering and clipping), Apex
-// and others.
-bool IsOptimizerKernel(std::string_view name) {
-  static constexpr std::string_view kParts[] = {
-      "ForeachPointwiseOp", "ForeachTernaryOp", "addcdiv", "adam", "Adam",
-      "FusedSgd",           "fused_sgd",        "lamb",    "Lamb"};
-  return std::any_of(std::begin(kParts), std::end(kParts), [&](std::string_view part) {
-    return name.find(part) != std::string_view::npos;
-  });
 }
 
 // Positions at which `tokens` has period `period`, summed over all stretches of at least two

@@ -17,7 +17,7 @@
 
 namespace prism::interpose {
 
-inline constexpr uint32_t kCoreTableVersion = 1;
+inline constexpr uint32_t kCoreTableVersion = 2;
 inline constexpr CUuuid kPrismCoreUuid = {
     {'p', 'r', 'i', 's', 'm', '-', 'c', 'o', 'r', 'e', '-', 't', 'a', 'b', 'l', '1'}};
 
@@ -104,6 +104,9 @@ struct CoreTable {
   void (*charge)(int change);
   /// What the calling thread does in a library that is not there takes so long.
   void (*work)(uint64_t duration_ns);
+
+  /// How often this process has updated its model's weights (driver/rounds.h).
+  uint32_t (*round)();
 };
 
 }  // namespace prism::interpose

@@ -14,6 +14,7 @@
 #include "src/engine/cost_model.h"
 #include "src/engine/target.h"
 #include "src/graph/check.h"
+#include "src/graph/mirrored.h"
 
 namespace prism::report {
 namespace {
@@ -218,6 +219,27 @@ void NoteUncomputedReads(const graph::Graph& graph, Report* report) {
       most, most == 1 ? "" : "s")] = ranks;
 }
 
+// Exchange policy `control`: what ranks communicate may follow from payloads that did not move.
+void NoteMirroredStructure(const graph::Graph& graph, const graph::Steps& steps, Report* report) {
+  if (steps.ends.empty()) return;
+  std::vector<graph::MirroredSteps> of;
+  for (size_t p = 0; p < graph.programs.size(); ++p)
+    of.push_back(graph::CompareMirrored(graph.programs[p], steps.ends[p]));
+  uint32_t ranks = 0, different = 0, mirrored = 0;
+  for (const graph::Rank& rank : graph.ranks) {
+    const graph::MirroredSteps& of_rank = of[rank.program];
+    if (of_rank.different == 0) continue;
+    ++ranks;
+    different = std::max(different, of_rank.different);
+    mirrored = std::max(mirrored, of_rank.mirrored);
+  }
+  if (ranks == 0) return;
+  report->fidelity_gaps[fmt::format(
+      "structure depends on mirrored values: {} of the {} steps in which large payloads did not "
+      "move any more communicate otherwise than the last exact one; --exchange exact moves all",
+      different, mirrored)] = ranks;
+}
+
 // The default streams of a rank's GPUs have one handle, and the trace one stream for them.
 void NoteSeveralDevices(Report* report) {
   std::vector<uint32_t> ranks;
@@ -364,6 +386,7 @@ absl::StatusOr<Report> Build(const std::string& directory, const ReportOptions& 
     }
     Evaluated evaluated;
     absl::StatusOr<Prediction> prediction = Predict(&*graph, predict, &evaluated);
+    NoteMirroredStructure(*graph, evaluated.steps, &report);
     if (graph->ops == 0 || (prediction.ok() && prediction->step_ns == 0)) {
       report.nothing_to_predict = true;
       failure = absl::FailedPreconditionError("no rank did anything on a GPU that takes time");

@@ -91,10 +91,11 @@ struct Hello {
 };
 
 enum WelcomeFlags : uint32_t {
-  kMirrorPayloads = 1,  // what does not move is filled from the rank's own data
-  kMeasure = 2,         // emulate: spans and host time are measured
-  kStandInKernels = 4,  // emulate: a kernel stands for NCCL's, else the stream waits
-  kHoldStreams = 8,     // emulate: idle streams are held while a measured span is enqueued
+  kMirrorPayloads = 1,       // what does not move is filled from the rank's own data
+  kMeasure = 2,              // emulate: spans and host time are measured
+  kStandInKernels = 4,       // emulate: a kernel stands for NCCL's, else the stream waits
+  kHoldStreams = 8,          // emulate: idle streams are held while a measured span is enqueued
+  kMoveUntilRecurring = 16,  // what is above exact_payload_bytes moves until it recurs
 };
 
 struct Welcome {
@@ -105,8 +106,8 @@ struct Welcome {
   uint32_t values;   // HostcudaValues numbering: none, control, cpu; ignored on a real GPU
   uint64_t device_memory_bytes;  // of the target: the ledger's limit
   uint64_t context_bytes;        // what a context of the target takes from it
-  uint64_t exact_payload_bytes;  // payloads up to this size really move; larger ones are not copied
-                                 // (policy "skip")
+  uint64_t exact_payload_bytes;  // payloads up to this size really move; larger ones do not, or not
+                                 // any more (kMoveUntilRecurring)
   uint32_t flags;                // WelcomeFlags
   uint32_t clock_number;  // of the controller on the driver's virtual clock, plus 1; 0: it has none
   uint32_t call_ns;       // what a communication's call takes on that clock

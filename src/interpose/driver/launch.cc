@@ -8,6 +8,7 @@
 
 #include "src/interpose/driver/kernel_parameters.h"
 #include "src/interpose/driver/numbers.h"
+#include "src/interpose/driver/rounds.h"
 #include "src/interpose/driver/route.h"
 #include "src/interpose/driver/span_timer.h"
 
@@ -31,9 +32,10 @@ void Launched(CUfunction function, const uint32_t (&grid)[3], const uint32_t (&b
   HostClock::Enqueued(writer);
   const LaunchShape shape{
       function, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, shared_bytes};
-  writer->Launch(StreamNumber(writer, stream, per_thread),
-                 LaunchNumber(writer, function, grid, block, shared_bytes,
-                              KernelParameters(shape, parameters, extra)));
+  const LaunchKind kind = LaunchKindOf(writer, function, grid, block, shared_bytes,
+                                       KernelParameters(shape, parameters, extra));
+  writer->Launch(StreamNumber(writer, stream, per_thread), kind.number);
+  Rounds::Get().Launched(kind.updates);
 }
 
 CUresult LaunchKernel(Route real, CUfunction function, unsigned grid_x, unsigned grid_y,

@@ -8,6 +8,7 @@
 #include <shared_mutex>
 #include <unordered_map>
 
+#include "src/base/optimizer_kernel.h"
 #include "src/interpose/driver/kernel_parameters.h"
 #include "src/interpose/driver/route.h"
 
@@ -143,13 +144,13 @@ bool IsCapturing(CUstream stream, bool per_thread) {
 void CaptureBegun() { g_captures.fetch_add(1, std::memory_order_relaxed); }
 void CaptureEnded() { g_captures.fetch_sub(1, std::memory_order_relaxed); }
 
-uint32_t LaunchNumber(trace::Writer* writer, CUfunction function, const uint32_t grid[3],
-                      const uint32_t block[3], uint32_t shared_bytes, uint32_t parameters) {
+LaunchKind LaunchKindOf(trace::Writer* writer, CUfunction function, const uint32_t grid[3],
+                        const uint32_t block[3], uint32_t shared_bytes, uint32_t parameters) {
   struct Seen {  // no padding: launches are compared byte by byte
     CUfunction function;
-    uint32_t grid[3], block[3], shared_bytes, parameters, generation, number;
+    uint32_t grid[3], block[3], shared_bytes, parameters, generation, number, updates, unused;
   };
-  static_assert(sizeof(Seen) == sizeof(CUfunction) + 10 * sizeof(uint32_t));
+  static_assert(sizeof(Seen) == sizeof(CUfunction) + 12 * sizeof(uint32_t));
   constexpr size_t kSeen = 512;
   // On the heap: thread-local storage of a preloaded library comes out of every thread's stack.
   thread_local std::unique_ptr<Seen[]> seen;
@@ -168,7 +169,8 @@ uint32_t LaunchNumber(trace::Writer* writer, CUfunction function, const uint32_t
   }
   Seen& slot = seen[(hash >> 32) % kSeen];
   key.number = slot.number;
-  if (memcmp(&slot, &key, sizeof key) == 0) return slot.number;
+  key.updates = slot.updates;
+  if (memcmp(&slot, &key, sizeof key) == 0) return {slot.number, slot.updates != 0};
   const char* name = nullptr;
   // A launch takes kernels as well as functions.
   if (PRISM_REAL(cuFuncGetName)(&name, function) != CUDA_SUCCESS || name == nullptr) {
@@ -176,10 +178,12 @@ uint32_t LaunchNumber(trace::Writer* writer, CUfunction function, const uint32_t
       name = nullptr;
     }
   }
-  key.number = writer->Kernel(trace::KernelKind::kKernel, name == nullptr ? "unknown kernel" : name,
-                              grid, block, shared_bytes, 0, parameters);
+  if (name == nullptr) name = "unknown kernel";
+  key.number =
+      writer->Kernel(trace::KernelKind::kKernel, name, grid, block, shared_bytes, 0, parameters);
+  key.updates = UpdatesWeights(name) ? 1 : 0;
   slot = key;
-  return key.number;
+  return {key.number, key.updates != 0};
 }
 
 void KernelsUnloaded() {

@@ -33,9 +33,13 @@ bool IsCapturing(CUstream stream, bool per_thread);
 void CaptureBegun();
 void CaptureEnded();
 
-/// The writer's number of a launch; `parameters` as of kernel_parameters.h.
-uint32_t LaunchNumber(trace::Writer* writer, CUfunction function, const uint32_t grid[3],
-                      const uint32_t block[3], uint32_t shared_bytes, uint32_t parameters);
+struct LaunchKind {
+  uint32_t number;  // the writer's
+  bool updates;     // the kernel is an optimizer's
+};
+/// What a launch is; `parameters` as of kernel_parameters.h.
+LaunchKind LaunchKindOf(trace::Writer* writer, CUfunction function, const uint32_t grid[3],
+                        const uint32_t block[3], uint32_t shared_bytes, uint32_t parameters);
 /// Kernel handles may be reused from here on.
 void KernelsUnloaded();
 

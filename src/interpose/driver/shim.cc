@@ -21,6 +21,7 @@
 #include "src/interpose/driver/ownership.h"
 #include "src/interpose/driver/proc_address.h"
 #include "src/interpose/driver/rank.h"
+#include "src/interpose/driver/rounds.h"
 #include "src/interpose/driver/route.h"
 #include "src/interpose/driver/span_timer.h"
 #include "src/interpose/report.h"
@@ -375,6 +376,7 @@ const CoreTable kCoreTable = {
         },
     .charge = &DriverClock::Charge,
     .work = &DriverClock::Work,
+    .round = [] { return Rounds::Get().now(); },
 };
 
 const Wrapper kAlwaysWrapped[] = {

@@ -25,6 +25,7 @@
 
 #include "src/interpose/core_table.h"
 #include "src/interpose/nccl/device_memory.h"
+#include "src/interpose/nccl/recurrence.h"
 #include "src/wire/protocol.h"
 
 namespace prism::interpose::nccl {
@@ -68,6 +69,8 @@ class Communicator {
   bool RemoveOperator(ncclRedOp_t op);
   bool FindOperator(ncclRedOp_t op, ReductionOperator* found) const;
 
+  Recurrence& recurrence() { return recurrence_; }
+
   // Units that are enqueued and not complete.
   void Begin(Unit* unit);
   void End(Unit* unit);
@@ -106,6 +109,7 @@ class Communicator {
   std::atomic<uint32_t> splits_{0};
   std::unordered_map<int, uint64_t> sends_, receives_;
   std::vector<ReductionOperator> operators_;
+  Recurrence recurrence_;
   std::set<Unit*> units_;
   struct Watched {
     Unit* unit;

@@ -24,6 +24,8 @@ struct Plan {
   std::vector<Operation*> operations;
   std::vector<CUstream> streams;  // distinct; the first one carries the stall
   std::vector<const ArenaSlot*> in, out;
+  std::vector<const Recurrence::Kept*> kept;  // what to receive in place of what does not move
+  std::vector<const Unit::Repeated*> repeated;
   Unit* unit = nullptr;
   bool ends_early = false;
   bool stand_in = false;  // a kernel does it all
@@ -39,8 +41,14 @@ void Arrive(void* argument) {
 
 void Complete(void* argument) {
   auto* unit = static_cast<Unit*>(argument);
+  for (const auto& [kept, received] : unit->kept) memcpy(kept->slot.host, received, kept->bytes);
   unit->comm->End(unit);
   GiveBack(unit);
+}
+
+void RepeatOwn(void* argument) {
+  for (const Unit::Repeated& repeated : static_cast<const Unit*>(argument)->repeated)
+    Repeat(repeated.record, repeated.members, repeated.data);
 }
 
 ncclResult_t CudaError(const DriverCalls& driver, CUresult result, const char* what) {
@@ -85,39 +93,77 @@ std::vector<Plan> Cut(std::vector<Operation>& operations) {
   return plans;
 }
 
-ncclResult_t Prepare(const CoreTable& core, Plan& plan, uint64_t exact_payload_bytes) {
-  auto* unit =
-      new Unit{&core, plan.operations.front()->comm, core.word_take(), core.word_take(), {}, 0, 0};
+/// Whether a payload moves; `large`: only as long as it does not recur.
+bool Moves(const CoreTable& core, const Recurrence::Place& place, const Operation& operation,
+           bool large) {
+  if (!large) return true;
+  return (core.welcome()->flags & wire::kMoveUntilRecurring) != 0 &&
+         !operation.comm->recurrence().Recurs(place, operation.record);
+}
+
+ncclResult_t Prepare(const CoreTable& core, Plan& plan) {
+  auto* unit = new Unit{
+      &core, plan.operations.front()->comm, core.word_take(), core.word_take(), {}, {}, {}, 0, 0};
   plan.unit = unit;
   plan.stand_in = (core.welcome()->flags & wire::kStandInKernels) != 0;
   if (plan.stand_in) unit->met_word = core.word_take();
-  unit->slots.reserve(plan.operations.size() * 2);  // pointers into it are kept
-  for (Operation* operation : plan.operations) {
+  // Pointers into them are kept.
+  unit->slots.reserve(plan.operations.size() * 2);
+  unit->repeated.reserve(plan.operations.size());
+  const auto take = [&](uint64_t bytes) -> const ArenaSlot* {
+    ArenaSlot taken;
+    if (!core.arena_take(bytes, &taken)) return nullptr;
+    unit->slots.push_back(taken);
+    return &unit->slots.back();
+  };
+  const auto no_room = [&](uint64_t bytes) {
+    GiveBack(unit);
+    plan.unit = nullptr;
+    return Error(nullptr, ncclSystemError,
+                 "no room for a payload of %llu bytes in the arena: lower the size up to which "
+                 "payloads move",
+                 static_cast<unsigned long long>(bytes));
+  };
+  Recurrence& recurrence = unit->comm->recurrence();
+  const bool until_recurring = (core.welcome()->flags & wire::kMoveUntilRecurring) != 0;
+  const Recurrence::Place place =
+      until_recurring ? recurrence.Begin(core.round()) : Recurrence::Place{};
+  for (size_t i = 0; i < plan.operations.size(); ++i) {
+    Operation* operation = plan.operations[i];
     const ArenaSlot *in = nullptr, *out = nullptr;
+    const Recurrence::Kept* kept = nullptr;
+    const Unit::Repeated* repeated = nullptr;
     wire::OpRecord& record = operation->record;
-    if (operation->payload_bytes <= exact_payload_bytes) {
+    const bool large = operation->payload_bytes > core.welcome()->exact_payload_bytes;
+    if (Moves(core, place, *operation, large)) {
       record.flags |= wire::kOpPayload;
       for (const auto& [bytes, offset, slot] :
            {std::tuple{record.in_bytes, &record.in_offset, &in},
             std::tuple{record.out_bytes, &record.out_offset, &out}}) {
         if (bytes == 0) continue;
-        ArenaSlot taken;
-        if (!core.arena_take(bytes, &taken)) {
-          GiveBack(unit);
-          plan.unit = nullptr;
-          return Error(
-              nullptr, ncclSystemError,
-              "no room for a payload of %llu bytes in the arena: lower the size up to which "
-              "payloads move",
-              static_cast<unsigned long long>(bytes));
-        }
-        unit->slots.push_back(taken);
-        *slot = &unit->slots.back();
-        *offset = taken.offset;
+        *slot = take(bytes);
+        if (*slot == nullptr) return no_room(bytes);
+        *offset = (*slot)->offset;
+      }
+      // A small message may become a large one; a small collective stays small.
+      if (until_recurring && (large || record.op == wire::Op::kRecv)) {
+        if (const auto* keep = recurrence.Keep(core, place, i, record))
+          unit->kept.emplace_back(keep, out->host);
+      }
+    } else if (until_recurring && record.out_bytes != 0) {
+      kept = recurrence.Find(place, i, record);
+      if (NeedsArithmetic(*operation)) {
+        const ArenaSlot* const slot = take(record.out_bytes);
+        if (slot == nullptr) return no_room(record.out_bytes);
+        unit->repeated.push_back(
+            {record, static_cast<uint32_t>(operation->comm->size()), slot->host});
+        repeated = &unit->repeated.back();
       }
     }
     plan.in.push_back(in);
     plan.out.push_back(out);
+    plan.kept.push_back(kept);
+    plan.repeated.push_back(repeated);
   }
   return ncclSuccess;
 }
@@ -144,6 +190,7 @@ bool Post(const CoreTable& core, const Plan& plan) {
 
 void Trace(const CoreTable& core, const Plan& plan) {
   if (core.writer() == nullptr) return;
+  const bool until_recurring = (core.welcome()->flags & wire::kMoveUntilRecurring) != 0;
   for (const Operation* operation : plan.operations) {
     const wire::OpRecord& record = operation->record;
     trace::CallRecord call{};
@@ -157,8 +204,9 @@ void Trace(const CoreTable& core, const Plan& plan) {
     call.bytes = record.in_bytes;
     call.group = static_cast<uint32_t>(plan.operations.size());
     core.trace_comm(record.stream, &call, record.sequence,
-                    record.flags & wire::kOpPayload ? trace::ValueSource::kExact
-                                                    : trace::ValueSource::kGenerated);
+                    (record.flags & wire::kOpPayload) != 0 ? trace::ValueSource::kExact
+                    : until_recurring                      ? trace::ValueSource::kMirrored
+                                                           : trace::ValueSource::kGenerated);
   }
 }
 
@@ -199,6 +247,38 @@ class Uncharged {
 
 CUdeviceptr Address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
+bool IsMovedUntilRecurring(const CoreTable& core, const Operation& operation) {
+  return (core.welcome()->flags & wire::kMoveUntilRecurring) != 0 &&
+         operation.payload_bytes > core.welcome()->exact_payload_bytes;
+}
+
+/// Makes sums of the rank's own data, beside their outputs.
+CUresult EnqueueRepeated(const DriverCalls& driver, const Plan& plan) {
+  const CUstream stream = plan.streams.front();
+  for (size_t i = 0; i < plan.operations.size(); ++i) {
+    if (plan.repeated[i] == nullptr) continue;
+    const wire::OpRecord& record = plan.operations[i]->record;
+    const bool scatters = record.op == wire::Op::kReduceScatter;
+    const uint64_t part = scatters ? record.comm_rank * record.out_bytes : 0;
+    if (const CUresult result = driver.memcpy_async(Address(plan.repeated[i]->data),
+                                                    Address(plan.operations[i]->input) + part,
+                                                    record.out_bytes, stream)) {
+      return result;
+    }
+  }
+  if (const CUresult result = driver.launch_host_func(stream, &RepeatOwn, plan.unit)) return result;
+  for (size_t i = 0; i < plan.operations.size(); ++i) {
+    if (plan.repeated[i] == nullptr) continue;
+    const Operation& operation = *plan.operations[i];
+    if (const CUresult result =
+            driver.memcpy_async(Address(operation.output), Address(plan.repeated[i]->data),
+                                operation.record.out_bytes, stream)) {
+      return result;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
 /// Puts the inputs that move where the controller sees them.
 CUresult EnqueueInputs(const CoreTable& core, const DriverCalls& driver, const Plan& plan) {
   const CUstream stream = plan.streams.front();
@@ -213,8 +293,10 @@ CUresult EnqueueInputs(const CoreTable& core, const DriverCalls& driver, const P
                                   operation.record.in_bytes, stream)) {
         return result;
       }
-    } else if (plan.out[i] != nullptr && core.mode() == wire::Mode::kEmulate) {
-      // Whoever would bring something has no process: what nobody fills stays as it is.
+    } else if (plan.out[i] != nullptr &&
+               (core.mode() == wire::Mode::kEmulate || IsMovedUntilRecurring(core, operation))) {
+      // Whoever would bring something has no process, or does not bring it any more: what nobody
+      // fills stays as it is.
       if (const CUresult result =
               driver.memcpy_async(Address(plan.out[i]->host), Address(operation.output),
                                   operation.record.out_bytes, stream)) {
@@ -262,9 +344,17 @@ CUresult EnqueueStall(const CoreTable& core, const DriverCalls& driver, const Pl
   if ((core.welcome()->flags & wire::kMirrorPayloads) != 0) {
     std::vector<StandInSegment> segments;
     for (size_t i = 0; i < plan.operations.size(); ++i) {
-      if (plan.out[i] == nullptr) AddMirror(*plan.operations[i], plan.operations, &segments);
+      if (plan.out[i] != nullptr || plan.repeated[i] != nullptr) continue;
+      if (plan.kept[i] != nullptr) {
+        AddKept(*plan.operations[i], *plan.kept[i], &segments);
+      } else {
+        AddMirror(*plan.operations[i], plan.operations, &segments);
+      }
     }
     if (const CUresult result = EnqueueSegments(driver, segments, stream)) return result;
+  }
+  if (!plan.unit->repeated.empty()) {
+    if (const CUresult result = EnqueueRepeated(driver, plan)) return result;
   }
   if (const CUresult result = EnqueueOutputs(driver, plan)) return result;
   if (const CUresult result = driver.launch_host_func(stream, &Complete, plan.unit)) return result;
@@ -361,7 +451,7 @@ ncclResult_t Launch(const CoreTable& core, const DriverCalls& driver,
   std::vector<Plan> plans = Cut(operations);
   const Uncharged scope(core);
   for (Plan& plan : plans) {
-    if (const ncclResult_t result = Prepare(core, plan, core.welcome()->exact_payload_bytes)) {
+    if (const ncclResult_t result = Prepare(core, plan)) {
       for (Plan& prepared : plans) {
         if (prepared.unit != nullptr) GiveBack(prepared.unit);
       }

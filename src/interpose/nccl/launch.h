@@ -7,6 +7,9 @@
 // FIFOs (trace::kEarlySendBytes a peer) does not stall: the stream goes on, and what the unit holds
 // is given back at a later call, when the controller has released it.
 //
+// A large payload that has moved before and does not any more (recurrence.h) is made of what was
+// kept and of the rank's own data behind the stall; sums of that by a host function.
+//
 // Under emulation on a GPU a unit is one kernel of NCCL's name instead (stand_in.h): it arrives,
 // waits, moves bytes and ends by itself.
 //
@@ -20,6 +23,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "src/interpose/core_table.h"
@@ -47,6 +51,15 @@ struct Unit {
   std::shared_ptr<Communicator> comm;
   uint32_t arrival_word, release_word;
   std::vector<ArenaSlot> slots;
+  /// What is received and kept for later rounds: from a slot of the arena.
+  std::vector<std::pair<const Recurrence::Kept*, const void*>> kept;
+  /// Reductions that are made of the rank's own data alone, in slots of the arena.
+  struct Repeated {
+    wire::OpRecord record;
+    uint32_t members;
+    void* data;
+  };
+  std::vector<Repeated> repeated;
   /// Where a kernel stands for NCCL's (stand_in.h); 0: the stream itself waits.
   uint32_t met_word = 0;
   StandIn::Sync sync = 0;

@@ -24,6 +24,7 @@ std::vector<wire::OpPost> g_posts;
 std::vector<wire::OpRecord> g_records;
 int g_fail_at = -1;  // the n-th wait fails
 int g_slots = 0, g_words = 0, g_rings = 0;
+uint32_t g_round = 0;
 bool g_capturing = false, g_controller_gone = false;
 uint32_t g_word_memory[4096];
 wire::Welcome g_welcome{};
@@ -174,6 +175,7 @@ CoreTable Core() {
   core.word_give = [](uint32_t) { --g_words; };
   core.word = [](uint32_t index) { return &g_word_memory[index]; };
   core.ring = [] { ++g_rings; };
+  core.round = [] { return g_round; };
   return core;
 }
 
@@ -187,6 +189,7 @@ class LaunchTest : public ::testing::Test {
     g_fail_at = -1;
     g_capturing = g_controller_gone = false;
     g_slots = g_words = g_rings = 0;
+    g_round = 0;
     memset(g_word_memory, 0, sizeof g_word_memory);
     g_memory.clear();
     g_memory_left = INT64_MAX;
@@ -378,6 +381,45 @@ TEST_F(LaunchTest, EmulatedPayloadThatDoesNotMoveIsFilledFromTheRanksOwn) {
   EXPECT_THAT(log_of({operation(wire::Op::kRecv, 0, 64)}), ElementsAre("A: zero 64"));
   EXPECT_THAT(log_of({operation(wire::Op::kSend, 64, 0), operation(wire::Op::kRecv, 0, 64)}),
               ElementsAre("A: copy 64"));
+}
+
+TEST_F(LaunchTest, LargePayloadsMoveUntilTheyRecur) {
+  g_welcome.flags = wire::kMirrorPayloads | wire::kMoveUntilRecurring;
+  g_welcome.exact_payload_bytes = 16;
+  auto comm = Comm(1);
+  const auto log_of = [&](Operation operation) {
+    g_log.clear();
+    g_records.clear();
+    EXPECT_EQ(Launch(core_, driver_, {std::move(operation)}), ncclSuccess);
+    RunHostFunctions();
+    return g_log;
+  };
+  const auto receive = [&](uint64_t bytes) {
+    Operation operation = AllReduce(comm, kA, bytes);
+    operation.record.op = wire::Op::kRecv;
+    operation.record.peer = 1;
+    operation.record.in_bytes = 0;
+    return operation;
+  };
+  // What nobody may bring any more is there before it comes.
+  EXPECT_THAT(log_of(receive(64)),
+              ElementsAre("A: copy 64", "A: host", "A: wait", "A: copy 64", "A: host"));
+  EXPECT_THAT(log_of(AllReduce(comm, kA)),
+              ElementsAre("A: copy 64", "A: host", "A: wait", "A: copy 64", "A: host"));
+  g_round = 1;
+  // What was kept, once and a half.
+  EXPECT_THAT(log_of(receive(96)),
+              ElementsAre("A: host", "A: wait", "A: copy 64", "A: copy 32", "A: host"));
+  EXPECT_EQ(g_records[0].flags & wire::kOpPayload, 0u);
+  // Own data, scaled by a host function behind the stall.
+  EXPECT_THAT(log_of(AllReduce(comm, kA)),
+              ElementsAre("A: host", "A: wait", "A: copy 64", "A: host", "A: copy 64", "A: host"));
+  EXPECT_THAT(log_of(AllReduce(comm, kA, 16)),
+              ElementsAre("A: copy 16", "A: host", "A: wait", "A: copy 16", "A: host"));
+  EXPECT_EQ(g_slots, 1);  // what is kept
+  comm.reset();
+  EXPECT_EQ(g_slots, 0);
+  EXPECT_EQ(g_words, 0);
 }
 
 TEST_F(LaunchTest, StandInsBeginTheDeviceOfAProgramThatHasNotYet) {

@@ -1,6 +1,9 @@
 #include "src/interpose/nccl/mirror.h"
 
 #include <algorithm>
+#include <cstring>
+
+#include "src/base/float_formats.h"
 
 namespace prism::interpose::nccl {
 namespace {
@@ -60,6 +63,108 @@ void AddMirror(const Operation& operation, const std::vector<Operation*>& group,
     }
   }
   segments->push_back({0, out, record.out_bytes});
+}
+
+void AddKept(const Operation& operation, const Recurrence::Kept& kept,
+             std::vector<StandInSegment>* segments) {
+  const wire::OpRecord& record = operation.record;
+  const auto in = reinterpret_cast<uint64_t>(operation.input);
+  const auto out = reinterpret_cast<uint64_t>(operation.output);
+  const auto from = reinterpret_cast<uint64_t>(kept.slot.host);
+  const uint64_t own = static_cast<uint64_t>(operation.comm->rank());
+  const bool gathers = record.op == wire::Op::kAllGather || record.op == wire::Op::kGather;
+  const bool shuffles = record.op == wire::Op::kAllToAll;
+  if (gathers || shuffles) {
+    // In place the own part is where it belongs, and must not be written over.
+    const uint64_t part = record.out_bytes / static_cast<uint64_t>(operation.comm->size());
+    const uint64_t end = (own + 1) * part;
+    segments->push_back({from, out, own * part});
+    segments->push_back({in + (shuffles ? own * part : 0), out + own * part, part});
+    segments->push_back({from + end, out + end, record.out_bytes - end});
+    return;
+  }
+  const uint64_t whole = record.out_bytes / kept.bytes, rest = record.out_bytes % kept.bytes;
+  if (whole != 0) segments->push_back({from, out, kept.bytes, static_cast<uint32_t>(whole)});
+  segments->push_back({from, out + whole * kept.bytes, rest});
+}
+
+bool NeedsArithmetic(const Operation& operation) {
+  const wire::OpRecord& record = operation.record;
+  const bool reduces = record.op == wire::Op::kAllReduce || record.op == wire::Op::kReduce ||
+                       record.op == wire::Op::kReduceScatter;
+  const bool scales = record.reduction == ncclSum || record.reduction == ncclProd ||
+                      record.reduction == wire::kRedOpPreMulSum;
+  return reduces && scales && record.out_bytes != 0 && operation.comm->size() > 1;
+}
+
+namespace {
+
+template <class T>
+T Repeated(T value, uint32_t reduction, uint32_t members, T scalar) {
+  if (reduction == ncclProd) {
+    T product = value;
+    for (uint32_t i = 1; i < members; ++i) product = static_cast<T>(product * value);
+    return product;
+  }
+  const T sum = static_cast<T>(value * static_cast<T>(members));
+  return reduction == wire::kRedOpPreMulSum ? static_cast<T>(sum * scalar) : sum;
+}
+
+// `load` and `store` between what is stored and what is computed with.
+template <class Stored, class Load, class Store>
+void RepeatElements(const wire::OpRecord& record, uint32_t members, void* data, Load load,
+                    Store store) {
+  auto* const elements = static_cast<Stored*>(data);
+  Stored bits;
+  memcpy(&bits, &record.scalar_bits, sizeof bits);
+  const auto scalar = load(bits);
+  for (uint64_t i = 0; i < record.out_bytes / sizeof(Stored); ++i)
+    elements[i] = store(Repeated(load(elements[i]), record.reduction, members, scalar));
+}
+
+template <class T>
+void RepeatPlain(const wire::OpRecord& record, uint32_t members, void* data) {
+  const auto same = [](T value) { return value; };
+  RepeatElements<T>(record, members, data, same, same);
+}
+
+template <class Stored>
+void RepeatSmall(const wire::OpRecord& record, uint32_t members, void* data,
+                 const FloatFormat& format) {
+  RepeatElements<Stored>(
+      record, members, data, [&](Stored bits) { return Decode(format, bits); },
+      [&](float value) { return static_cast<Stored>(Encode(format, value)); });
+}
+
+}  // namespace
+
+void Repeat(const wire::OpRecord& record, uint32_t members, void* data) {
+  switch (record.dtype) {  // integers are modular
+    case ncclInt8:
+    case ncclUint8:
+      return RepeatPlain<uint8_t>(record, members, data);
+    case ncclInt32:
+    case ncclUint32:
+      return RepeatPlain<uint32_t>(record, members, data);
+    case ncclInt64:
+    case ncclUint64:
+      return RepeatPlain<uint64_t>(record, members, data);
+    case ncclFloat32:
+      return RepeatPlain<float>(record, members, data);
+    case ncclFloat64:
+      return RepeatPlain<double>(record, members, data);
+    case ncclBfloat16:
+      return RepeatElements<uint16_t>(record, members, data, &FloatFromBfloat16,
+                                      &Bfloat16FromFloat);
+    case ncclFloat16:
+      return RepeatSmall<uint16_t>(record, members, data, kHalf);
+    case ncclFloat8e4m3:
+      return RepeatSmall<uint8_t>(record, members, data, kE4M3);
+    case ncclFloat8e5m2:
+      return RepeatSmall<uint8_t>(record, members, data, kE5M2);
+    default:
+      return;
+  }
 }
 
 void AddTraffic(const Operation& operation, std::vector<StandInSegment>* segments) {

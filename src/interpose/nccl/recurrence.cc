@@ -1,0 +1,91 @@
+#include "src/interpose/nccl/recurrence.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+
+namespace prism::interpose::nccl {
+namespace {
+
+std::atomic<uint64_t> g_kept_bytes{0};
+
+bool IsMessage(wire::Op op) { return op == wire::Op::kSend || op == wire::Op::kRecv; }
+bool IsReduction(wire::Op op) {
+  return op == wire::Op::kAllReduce || op == wire::Op::kReduce || op == wire::Op::kReduceScatter;
+}
+
+}  // namespace
+
+Recurrence::~Recurrence() {
+  for (auto& [ordinal, unit] : kept_) {
+    for (auto& [key, kept] : unit) {
+      g_kept_bytes.fetch_sub(kept.bytes);
+      core_->arena_give(&kept.slot);
+    }
+  }
+}
+
+int64_t Recurrence::KeyOf(size_t index, const wire::OpRecord& record) {
+  return IsMessage(record.op) ? record.peer : -1 - static_cast<int64_t>(index);
+}
+
+Recurrence::Place Recurrence::Begin(uint32_t round) {
+  std::lock_guard lock(mutex_);
+  if (round != next_.round) next_ = {round, 0};
+  const Place place = next_;
+  ++next_.ordinal;
+  return place;
+}
+
+bool Recurrence::Recurs(const Place& place, const wire::OpRecord& record) {
+  // Sizes of messages follow from values, as those of experts' tokens do.
+  const int size = IsMessage(record.op) ? 0 : static_cast<int>(std::bit_width(record.count));
+  const Signature signature{record.op, record.dtype, record.reduction, record.peer, size};
+  std::lock_guard lock(mutex_);
+  const auto found = first_round_.find(signature);
+  if (found != first_round_.end()) return found->second < place.round;
+  if (first_round_.size() < kSignatures) first_round_[signature] = place.round;
+  return false;
+}
+
+const Recurrence::Kept* Recurrence::Keep(const CoreTable& core, const Place& place, size_t index,
+                                         const wire::OpRecord& record) {
+  // What is reduced follows from own data.
+  if (record.out_bytes == 0 || IsReduction(record.op)) return nullptr;
+  // Of a collective all or nothing: its parts are those of members.
+  if (!IsMessage(record.op) && record.out_bytes > kKeptBytes) return nullptr;
+  const uint64_t bytes = std::min(record.out_bytes, kKeptBytes);
+  std::lock_guard lock(mutex_);
+  auto& unit = kept_[place.ordinal];
+  const auto [at, inserted] = unit.try_emplace(KeyOf(index, record));
+  // What is kept is not changed any more: streams may read it.
+  if (!inserted) return nullptr;
+  if (g_kept_bytes.fetch_add(bytes) + bytes > kKeptTotalBytes ||
+      !core.arena_take(bytes, &at->second.slot)) {
+    g_kept_bytes.fetch_sub(bytes);
+    unit.erase(at);
+    return nullptr;
+  }
+  at->second.op = record.op;
+  at->second.bytes = bytes;
+  core_ = &core;
+  return &at->second;
+}
+
+const Recurrence::Kept* Recurrence::Find(const Place& place, size_t index,
+                                         const wire::OpRecord& record) const {
+  std::lock_guard lock(mutex_);
+  const auto unit = kept_.find(place.ordinal);
+  if (unit == kept_.end() || unit->second.empty()) return nullptr;
+  const auto same = unit->second.find(KeyOf(index, record));
+  if (!IsMessage(record.op)) {
+    const bool fits = same != unit->second.end() && same->second.op == record.op &&
+                      same->second.bytes == record.out_bytes;
+    return fits ? &same->second : nullptr;
+  }
+  const Kept& kept = (same != unit->second.end() ? same : unit->second.begin())->second;
+  return kept.op == record.op ? &kept : nullptr;
+}
+
+}  // namespace prism::interpose::nccl
