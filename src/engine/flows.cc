@@ -104,6 +104,10 @@ uint32_t Flows::MostCrowded(const Flow& flow) const {
 
 void Flows::Settle() {
   moving_.clear();
+  // Once each: a communication of many ranks has many links, whose loads change together.
+  const auto moves = [&](uint32_t number) {
+    if (!std::exchange(flows_[number].moving, true)) moving_.push_back(number);
+  };
   for (const uint32_t number : dirty_) {
     Link& link = links_[number];
     link.dirty = false;
@@ -116,21 +120,22 @@ void Flows::Settle() {
     // less crowded one no longer.
     if (link.load > before) {
       for (const auto& [flow, its_use] : link.flows) {
-        if (flows_[flow].paced_by != number) moving_.push_back(flow);
+        if (flows_[flow].paced_by != number) moves(flow);
       }
     } else {
-      for (const auto& entry : link.paced.entries()) moving_.push_back(entry.number);
+      for (const auto& entry : link.paced.entries()) moves(entry.number);
     }
     Reschedule(number);
   }
   dirty_.clear();
   // Also where one has come as another went: the link's speed is the same.
   for (const uint32_t number : new_) {
-    if (std::exchange(flows_[number].is_new, false)) moving_.push_back(number);
+    if (std::exchange(flows_[number].is_new, false)) moves(number);
   }
   new_.clear();
   for (const uint32_t number : moving_) {
     Flow& flow = flows_[number];
+    flow.moving = false;
     const uint32_t to = MostCrowded(flow);
     if (to == flow.paced_by) continue;
     Link &from_link = links_[flow.paced_by], &to_link = links_[to];

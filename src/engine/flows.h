@@ -60,6 +60,7 @@ class Flows {
     int64_t start_ns = 0, alone_ns = 0;
     uint32_t paced_by = 0;  // the link
     bool is_new = false;    // since the last speeds were given
+    bool moving = false;    // in moving_
     std::vector<Use> uses;
   };
   /// A link paces the flows of which it is the most crowded, and has a clock on which they take the
