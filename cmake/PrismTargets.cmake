@@ -63,15 +63,19 @@ if(PRISM_SANITIZE STREQUAL "thread")
   set(PRISM_BUILD_SINGLE_THREADED_TESTS OFF)
 endif()
 
-# prism_test(NAME SOURCES a_test.cc DEPS x [LABEL unit|integration|golden|gpu|slow] [SINGLE_THREADED]): one GoogleTest binary.
-# All of them and what they run: the target prism_tests.
+# prism_test(NAME SOURCES a_test.cc DEPS x [LABEL unit|integration|golden|gpu|slow] [SINGLE_THREADED] [OF_LIBRARIES]): one
+# GoogleTest binary. OF_LIBRARIES: of the libraries of foreign processes, which are never sanitized; not built by the
+# sanitizers, which test their sources in other tests. All of them and what they run: the target prism_tests.
 add_custom_target(prism_tests)
 function(prism_test NAME)
   if(NOT PRISM_BUILD_TESTS)
     return()
   endif()
-  cmake_parse_arguments(A "SINGLE_THREADED" "LABEL" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(A "SINGLE_THREADED;OF_LIBRARIES" "LABEL" "SOURCES;DEPS" ${ARGN})
   if(A_SINGLE_THREADED AND NOT PRISM_BUILD_SINGLE_THREADED_TESTS)
+    return()
+  endif()
+  if(A_OF_LIBRARIES AND PRISM_SANITIZE)
     return()
   endif()
   if(NOT A_LABEL)
