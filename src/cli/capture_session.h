@@ -48,7 +48,7 @@ struct CaptureOptions {
   std::string launch = "auto";  // auto, fork, spawn
   double patience_s =
       4;  // of a rank that sleeps outside of any communication while others wait; 0: for ever
-  std::string exchange = "exact";             // exact, control
+  std::string exchange = "exact";             // exact, control; emulation: rules
   uint64_t exact_payload_bytes = UINT64_MAX;  // of what always moves
   std::optional<Emulation> emulation;         // none: every rank runs
 };

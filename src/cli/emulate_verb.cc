@@ -22,7 +22,8 @@ class EmulateVerb final : public Verb {
   const char* examples() const override {
     return "  prism emulate job --rank 0 --job emulated\n"
            "  prism emulate calibrated --device cuda --network netprofile.json --job emulated -- "
-           "torchrun --nproc-per-node 8 train.py\n";
+           "torchrun --nproc-per-node 8 train.py\n"
+           "  prism emulate job --values cpu --rules rules.json --job emulated\n";
   }
   bool takes_command() const override { return true; }
   bool command_optional() const override { return true; }
@@ -50,6 +51,11 @@ class EmulateVerb final : public Verb {
            "(medians over the training steps without the first two)")
         ->capture_default_str()
         ->type_name("WHICH");
+    app.add_option(
+           "--rules", rules_,
+           "File that says what the rank is given by which communications: its own data, "
+           "zeros, noise, what was recorded, or a router's counts (docs/reference/rules.md)")
+        ->type_name("FILE");
     AddNetworkFlag(app, &network_);
     clock_.AddTo(app);
     flags_.AddTo(app);
@@ -86,7 +92,8 @@ class EmulateVerb final : public Verb {
     const Sandbox sandbox{.rank = rank_,
                           .peers = instant ? Peers::kInstant : Peers::kTimed,
                           .stall = stand_in_ == "stall",
-                          .clock = clock.get()};
+                          .clock = clock.get(),
+                          .rules = rules_};
     PRISM_ASSIGN_OR_RETURN(const SandboxResult result,
                            RunSandbox(captured, sandbox, options, invocation));
     const CaptureResult& run = result.capture;
@@ -96,6 +103,7 @@ class EmulateVerb final : public Verb {
       json["peers"] = how;
       json["communications"] = result.communications;
       json["resized"] = result.resized;
+      if (!rules_.empty()) json["ruled"] = result.ruled;
       PrintJson("prism.emulate", 1, json);
     } else if (run.reason.empty()) {
       spdlog::info("emulated rank {} of {}, {} communications, in {:.1f} s: {}", rank_, world,
@@ -120,6 +128,7 @@ class EmulateVerb final : public Verb {
   ClockFlag clock_;
   std::string captured_;
   std::string network_;
+  std::string rules_;
   std::string peers_ = "auto";
   std::string samples_ = "own";
   std::string stand_in_ = "kernel";

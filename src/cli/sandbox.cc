@@ -1,7 +1,9 @@
 #include "src/cli/sandbox.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "fmt/format.h"
@@ -93,17 +95,28 @@ absl::StatusOr<SandboxResult> RunSandbox(const CapturedJob& captured, const Sand
   } else if (!absl::IsNotFound(received.status())) {
     return received.status();
   }
+  std::optional<emulate::Rules> rules;
+  if (!sandbox.rules.empty()) {
+    PRISM_ASSIGN_OR_RETURN(rules, emulate::Rules::Load(sandbox.rules, sandbox.rank));
+    played.SetRules(&*rules);
+    options.exchange = "rules";
+  }
   const bool measure = IsMeasured(options, sandbox.clock != nullptr);
   options.emulation = Emulation{&played, {sandbox.rank}, captured.path, sandbox.stall,
                                 measure, sandbox.hold,   sandbox.clock, 0};
   if (captured.network != nullptr)
     options.emulation->call_ns = static_cast<uint32_t>(captured.network->profile().call_ns());
   // Larger ones the device fills from the rank's own data.
-  options.exact_payload_bytes = coordinator::kReceivedPayloadBytes;
+  options.exact_payload_bytes =
+      std::max(coordinator::kReceivedPayloadBytes, rules ? rules->largest_bytes() : 0);
   SandboxResult result;
   PRISM_ASSIGN_OR_RETURN(result.capture, CaptureProgram(options, invocation));
   result.communications = played.visits();
   result.resized = played.resized();
+  if (rules.has_value()) {
+    PRISM_RETURN_IF_ERROR(rules->status());
+    result.ruled = rules->given();
+  }
   if (result.resized != 0) {
     spdlog::warn("{} of {} communications are of another size than in the captured job",
                  result.resized, result.communications);

@@ -40,12 +40,14 @@ struct Sandbox {
   bool stall = false;             // on a GPU: streams wait, and no kernel stands for NCCL's
   bool hold = false;              // on a GPU: idle streams, while a span is enqueued
   VirtualClock* clock = nullptr;  // that the rank keeps to; null: this machine's
+  std::string rules = {};         // a file that says what the rank is given; "": none
 };
 
 struct SandboxResult {
   CaptureResult capture;
   uint64_t communications = 0;
   uint64_t resized = 0;  // of them of another size than in the captured job
+  uint64_t ruled = 0;    // payloads that rules gave
 };
 
 /// The flag that says which clock a rank without a GPU keeps to: machine, or virtual.

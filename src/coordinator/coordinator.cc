@@ -1000,7 +1000,8 @@ void Coordinator::Exchange(Communicator& comm, const OpRef& ref) {
     return;
   }
   const std::string_view received = peers_->Received(
-      comm.played, member, record, ref.post->places[ref.index].second - 1, BroughtBy(ref));
+      comm.played, member, record, ref.post->places[ref.index].second - 1, BroughtBy(ref),
+      record.op == Op::kAllToAll ? BroughtBy(ref) : std::string_view());
   if (!received.empty() && received.size() == shape.out_bytes) {
     std::memcpy(arena.at(record.out_offset), received.data(), received.size());
     totals.moved_bytes += shape.in_bytes;
@@ -1042,6 +1043,19 @@ bool Coordinator::FillFromOwn(const Communicator& comm, const OpRef& ref) {
   return true;
 }
 
+// What the messages of a group send on a communicator, in the order of their peers.
+std::string Coordinator::SentBy(const Post& post, uint32_t comm) {
+  std::map<int32_t, std::string_view> sent;
+  for (const OpRecord& send : post.records) {
+    if (send.op != Op::kSend || send.comm != comm || (send.flags & wire::kOpPayload) == 0) continue;
+    sent[send.peer] = {reinterpret_cast<const char*>(post.client->arena.at(send.in_offset)),
+                       send.in_bytes};
+  }
+  std::string bytes;
+  for (const auto& [peer, part] : sent) bytes += part;
+  return bytes;
+}
+
 // Receives get what they got in the job that is played, else what the same group sends to that
 // peer, where it is as large.
 void Coordinator::MirrorMessages(Post& post) {
@@ -1052,7 +1066,8 @@ void Coordinator::MirrorMessages(Post& post) {
     const std::string_view received =
         static_cast<uint32_t>(receive.peer) == member  // what it sends itself now
             ? std::string_view()
-            : peers_->Received(comms_.at(receive.comm)->played, member, receive, call - 1, {});
+            : peers_->Received(comms_.at(receive.comm)->played, member, receive, call - 1, {},
+                               SentBy(post, receive.comm));
     if (!received.empty() && received.size() == receive.out_bytes) {
       std::memcpy(post.client->arena.at(receive.out_offset), received.data(), received.size());
       continue;

@@ -198,6 +198,7 @@ class Coordinator {
   /// Gives a member of a collective, whose payload is in its arena, what the others would give if
   /// they brought what it did. False: nothing is brought, or it moves within the arena alone.
   bool FillFromOwn(const Communicator& comm, const OpRef& ref);
+  static std::string SentBy(const Post& post, uint32_t comm);
   void MirrorMessages(Post& post);
   void JudgeMismatches(int64_t now_ns, bool at_once);
   std::vector<Wait> Waits() const;

@@ -105,4 +105,9 @@ std::string_view ReceivedPayloads::Find(const PayloadKey& key, std::string_view 
   return found->second.bytes;
 }
 
+std::string_view ReceivedPayloads::FindAny(const PayloadKey& key) const {
+  const auto found = payloads_.find(key);
+  return found == payloads_.end() ? std::string_view() : found->second.bytes;
+}
+
 }  // namespace prism::coordinator

@@ -70,6 +70,8 @@ class ReceivedPayloads {
   /// Empty: nothing is known, or the rank brought something else to the call: then it has left the
   /// captured job's path, and what it was given there does not fit. Valid as long as this object.
   std::string_view Find(const PayloadKey& key, std::string_view brought) const;
+  /// The same whatever the rank brought.
+  std::string_view FindAny(const PayloadKey& key) const;
   size_t size() const { return payloads_.size(); }
 
  private:

@@ -47,10 +47,11 @@ class VirtualPeers {
   virtual std::optional<Call> Message(uint32_t comm, uint32_t member, wire::Op op, uint32_t peer,
                                       uint64_t order) = 0;
   /// What the real rank that is `member`, and brings `brought`, is given by its call; empty: nobody
-  /// knows. Valid until the next call.
+  /// knows. `sent`: an all-to-all's input, or what the messages of its group send, by peer. Valid
+  /// until the next call.
   virtual std::string_view Received(uint32_t /*comm*/, uint32_t /*member*/,
                                     const wire::OpRecord& /*record*/, uint64_t /*order*/,
-                                    std::string_view /*brought*/) {
+                                    std::string_view /*brought*/, std::string_view /*sent*/) {
     return {};
   }
   /// The stream of the real rank that is `member` has reached a communication. It waits for all of

@@ -183,8 +183,14 @@ void GraphPeers::Arrive(uint32_t comm, uint32_t member, const wire::OpRecord& re
 }
 
 std::string_view GraphPeers::Received(uint32_t comm, uint32_t member, const wire::OpRecord& record,
-                                      uint64_t order, std::string_view brought) {
+                                      uint64_t order, std::string_view brought,
+                                      std::string_view sent) {
   const graph::Communicator& played = graph_.communicators[comm];
+  if (rules_ != nullptr) {
+    const auto size = static_cast<uint32_t>(played.size());
+    const auto given = rules_->Give({played.number, size, member, record, order, sent});
+    if (given.has_value()) return *given;
+  }
   const bool receive = record.op == wire::Op::kRecv;
   return received_.Find(
       {played.world_ranks[member], played.number, record.op, receive ? record.peer : -1, order},

@@ -20,6 +20,7 @@
 
 #include "src/coordinator/received_payloads.h"
 #include "src/coordinator/virtual_peers.h"
+#include "src/emulate/rules.h"
 #include "src/engine/engine.h"
 #include "src/graph/graph.h"
 
@@ -44,10 +45,13 @@ class GraphPeers final : public coordinator::VirtualPeers {
   std::vector<Meeting> Advance(int64_t until_ns) override;
   int64_t NextNs() override { return live_->NextNs(); }
   std::string_view Received(uint32_t comm, uint32_t member, const wire::OpRecord& record,
-                            uint64_t order, std::string_view brought) override;
+                            uint64_t order, std::string_view brought,
+                            std::string_view sent) override;
 
   /// What sandbox ranks were given in the captured job.
   void SetReceived(coordinator::ReceivedPayloads received) { received_ = std::move(received); }
+  /// What they are given instead, where a rule says; outlives this object.
+  void SetRules(Rules* rules) { rules_ = rules; }
 
   /// Communications of sandbox ranks so far, and messages among them of another size than in the
   /// graph.
@@ -77,6 +81,7 @@ class GraphPeers final : public coordinator::VirtualPeers {
   std::vector<Meeting> met_;  // what the graph does not know
   uint64_t visits_ = 0, resized_ = 0;
   coordinator::ReceivedPayloads received_;
+  Rules* rules_ = nullptr;
 };
 
 }  // namespace prism::emulate

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <bit>
 #include <cstddef>
+#include <cstring>
 
 namespace prism::interpose::nccl {
 namespace {
@@ -68,8 +69,11 @@ const Recurrence::Kept* Recurrence::Keep(const CoreTable& core, const Place& pla
     return nullptr;
   }
   at->second.op = record.op;
+  at->second.round = place.round;
   at->second.bytes = bytes;
   core_ = &core;
+  // Streams that nothing orders may read it before it is filled.
+  memset(at->second.slot.host, 0, bytes);
   return &at->second;
 }
 
@@ -77,15 +81,20 @@ const Recurrence::Kept* Recurrence::Find(const Place& place, size_t index,
                                          const wire::OpRecord& record) const {
   std::lock_guard lock(mutex_);
   const auto unit = kept_.find(place.ordinal);
-  if (unit == kept_.end() || unit->second.empty()) return nullptr;
+  if (unit == kept_.end()) return nullptr;
+  // What the unit itself keeps is not there yet.
+  const auto serves = [&](const Kept& kept) {
+    return kept.round < place.round && kept.op == record.op;
+  };
   const auto same = unit->second.find(KeyOf(index, record));
-  if (!IsMessage(record.op)) {
-    const bool fits = same != unit->second.end() && same->second.op == record.op &&
-                      same->second.bytes == record.out_bytes;
+  if (same != unit->second.end() && serves(same->second)) {
+    const bool fits = IsMessage(record.op) || same->second.bytes == record.out_bytes;
     return fits ? &same->second : nullptr;
   }
-  const Kept& kept = (same != unit->second.end() ? same : unit->second.begin())->second;
-  return kept.op == record.op ? &kept : nullptr;
+  if (!IsMessage(record.op)) return nullptr;
+  const auto other = std::find_if(unit->second.begin(), unit->second.end(),
+                                  [&](const auto& entry) { return serves(entry.second); });
+  return other == unit->second.end() ? nullptr : &other->second;
 }
 
 }  // namespace prism::interpose::nccl

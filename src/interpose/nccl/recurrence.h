@@ -37,6 +37,7 @@ class Recurrence {
   };
   struct Kept {
     wire::Op op;
+    uint32_t round;
     uint64_t bytes;
     ArenaSlot slot;
   };

@@ -20,7 +20,7 @@ CoreTable Core() {
   CoreTable core{};
   core.arena_take = [](uint64_t bytes, ArenaSlot* slot) {
     ++g_taken;
-    *slot = {malloc(8), 0, bytes};
+    *slot = {malloc(bytes), 0, bytes};
     return true;
   };
   core.arena_give = [](const ArenaSlot* slot) {
@@ -104,8 +104,11 @@ TEST(RecurrenceTest, CollectivesAreKeptWholeOrNot) {
   const uint64_t most = Recurrence::kKeptBytes / 4;
   EXPECT_EQ(recurrence.Keep(core, place, 0, Record(wire::Op::kAllGather, most + 1)), nullptr);
   EXPECT_NE(recurrence.Keep(core, place, 1, Record(wire::Op::kAllGather, most)), nullptr);
-  EXPECT_NE(recurrence.Find(place, 1, Record(wire::Op::kAllGather, most)), nullptr);
-  EXPECT_EQ(recurrence.Find(place, 1, Record(wire::Op::kAllGather, most - 1)), nullptr);
+  // Not yet there for its own round.
+  EXPECT_EQ(recurrence.Find(place, 1, Record(wire::Op::kAllGather, most)), nullptr);
+  const Recurrence::Place again = recurrence.Begin(1);
+  EXPECT_NE(recurrence.Find(again, 1, Record(wire::Op::kAllGather, most)), nullptr);
+  EXPECT_EQ(recurrence.Find(again, 1, Record(wire::Op::kAllGather, most - 1)), nullptr);
   // Of a message its beginning.
   const auto* message = recurrence.Keep(core, place, 2, Record(wire::Op::kRecv, 2 * most, 0));
   ASSERT_NE(message, nullptr);
@@ -184,7 +187,7 @@ TEST(MirrorTest, KeptCollectiveTakesTheOwnPartAfresh) {
   operation.record.out_bytes = 64;
   operation.input = reinterpret_cast<void*>(0x1000);
   operation.output = reinterpret_cast<void*>(0x2000);
-  Recurrence::Kept kept{wire::Op::kAllGather, 64, {reinterpret_cast<void*>(0x3000), 0, 64}};
+  Recurrence::Kept kept{wire::Op::kAllGather, 0, 64, {reinterpret_cast<void*>(0x3000), 0, 64}};
   std::vector<StandInSegment> segments;
   AddKept(operation, kept, &segments);
   ASSERT_EQ(segments.size(), 3u);
