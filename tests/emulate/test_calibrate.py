@@ -94,3 +94,23 @@ def test_idle_stream_waits_for_the_whole_span(prism, tmp_path):
         held[how] = int(line.split()[-1])
     # On a busy machine holds are let go of, and a stream that is not held may have to wait; but not always.
     assert held["held"] > 0, held
+
+
+def test_ranks_of_one_program_that_nothing_was_measured_for_run_once(prism, tmp_path):
+    """Of ranks that differ in sizes one runs, and one size says nothing of another: the others run, too."""
+    program = tmp_path / "sizes.py"
+    program.write_text(
+        "import os, torch, torch.distributed as dist\n"
+        "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))\n"
+        "dist.init_process_group('nccl')\n"
+        "x = torch.ones(1 << (10 if dist.get_rank() < 2 else 20), device='cuda')\n"
+        "for _ in range(4): x.add_(1); dist.all_reduce(x[:4])\n"
+        "torch.cuda.synchronize()\n"
+        "dist.destroy_process_group()\n")
+    captured = tmp_path / "captured"
+    assert prism("capture", "--job", captured, "--", "torchrun", "--nproc-per-node", 4, program).code == 0
+    result = prism("calibrate", captured, "--job", prism.job, "--slices", 1, "--json", env=TIMES)
+    assert result.code == 0, result.err
+    answer = json.loads(result.out)
+    assert [part["ranks"] for part in answer["slices"]] == [[0, 1], [2, 3]]
+    assert answer["retimed"]["refused"] == [2, 3]
