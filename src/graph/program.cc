@@ -4,7 +4,6 @@
 #include <cstring>
 #include <iterator>
 #include <map>
-#include <ranges>
 #include <tuple>
 #include <utility>
 
@@ -745,15 +744,22 @@ bool SameProgram(const Program& x, const Program& y) {
     return p.size() == q.size() &&
            (p.empty() || std::memcmp(p.data(), q.data(), p.size() * sizeof(p[0])) == 0);
   };
-  const auto works = [](const Sequence& s) { return !IsIdle(s); };
+  const auto working = [](const Program& program) {
+    std::vector<const Sequence*> sequences;
+    for (const Sequence& s : program.sequences) {
+      if (!IsIdle(s)) sequences.push_back(&s);
+    }
+    return sequences;
+  };
   return x.slots == y.slots && x.strings == y.strings &&
-         std::ranges::equal(
-             x.sequences | std::views::filter(works), y.sequences | std::views::filter(works),
-             [&](const Sequence& p, const Sequence& q) {
-               return p.kind == q.kind && p.device == q.device && p.priority == q.priority &&
-                      (p.kind == SequenceKind::kThread || p.name == q.name) &&
-                      same_bytes(p.ops, q.ops) && same_bytes(p.provenance, q.provenance);
-             }) &&
+         std::ranges::equal(working(x), working(y),
+                            [&](const Sequence* p, const Sequence* q) {
+                              return p->kind == q->kind && p->device == q->device &&
+                                     p->priority == q->priority &&
+                                     (p->kind == SequenceKind::kThread || p->name == q->name) &&
+                                     same_bytes(p->ops, q->ops) &&
+                                     same_bytes(p->provenance, q->provenance);
+                            }) &&
          std::ranges::equal(x.kernels, y.kernels,
                             [](const Kernel& p, const Kernel& q) {
                               return p.name == q.name && p.kind == q.kind &&
