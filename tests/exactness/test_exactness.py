@@ -45,4 +45,3 @@ def test_losses_stay_finite_where_large_payloads_do_not_move(tmp_path):
     (case,) = found["cases"]
     assert case["control"]["finite"] and case["control"]["mirrored communications"] > 0
     assert "mirrored communications" not in case["exact"]
-    assert case["elsewhere"] < 0.5  # routing in later steps is near the exact run's
