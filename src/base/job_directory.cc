@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "src/base/parse_json.h"
 #include "src/base/version.h"
 
 namespace prism {
@@ -65,7 +66,7 @@ std::string Dump(const nlohmann::ordered_json& json) {
 absl::StatusOr<nlohmann::ordered_json> ReadJson(const std::string& path) {
   std::ifstream file(path);
   if (!file) return ErrnoStatus(errno == 0 ? ENOENT : errno, "read " + path);
-  auto json = nlohmann::ordered_json::parse(file, nullptr, /*allow_exceptions=*/false);
+  auto json = ParseJson<nlohmann::ordered_json>(file);
   if (json.is_discarded()) return absl::DataLossError(path + " is damaged: it is not JSON");
   return json;
 }

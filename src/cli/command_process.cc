@@ -130,9 +130,9 @@ absl::Status CommandProcess::Start(const CommandOptions& options) {
     return ErrnoStatus(error, fmt::format("run {}", words[0]));
   }
   // SIGCHLD alone would not do: it may go to a thread that some library has made.
+  // (Without it, on kernels before 5.3, the signal has to.)
   child_fd_ = static_cast<int>(syscall(SYS_pidfd_open, child_, 0));
-  if (child_fd_ < 0) return ErrnoStatus(errno, "pidfd_open");
-  loop_->Add(child_fd_, [this] { Reap(); });
+  if (child_fd_ >= 0) loop_->Add(child_fd_, [this] { Reap(); });
   return absl::OkStatus();
 }
 

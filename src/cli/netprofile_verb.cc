@@ -267,6 +267,11 @@ class NetprofileVerb final : public Verb {
   static absl::Status CheckList(const char* flag, const std::vector<uint32_t>& list,
                                 uint64_t wanted) {
     const std::set<uint32_t> numbers(list.begin(), list.end());
+    if (!numbers.empty() && *numbers.rbegin() > engine::kMaxProfiledRanks) {
+      return WithHint(
+          absl::InvalidArgumentError(fmt::format("{}: {} is too large", flag, *numbers.rbegin())),
+          fmt::format("at most {}", engine::kMaxProfiledRanks));
+    }
     if (list.empty() || (list.size() == wanted && numbers.size() == wanted))
       return absl::OkStatus();
     return WithHint(absl::InvalidArgumentError(

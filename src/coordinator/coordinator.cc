@@ -1059,6 +1059,12 @@ std::string Coordinator::SentBy(const Post& post, uint32_t comm) {
 // Receives get what they got in the job that is played, else what the same group sends to that
 // peer, where it is as large.
 void Coordinator::MirrorMessages(Post& post) {
+  std::map<uint32_t, std::string> sent;  // by communicator
+  const auto sent_on = [&](uint32_t comm) -> const std::string& {
+    const auto [at, is_new] = sent.try_emplace(comm);
+    if (is_new) at->second = SentBy(post, comm);
+    return at->second;
+  };
   for (size_t index = 0; index < post.records.size(); ++index) {
     const OpRecord& receive = post.records[index];
     if (receive.op != Op::kRecv || (receive.flags & wire::kOpPayload) == 0) continue;
@@ -1067,7 +1073,7 @@ void Coordinator::MirrorMessages(Post& post) {
         static_cast<uint32_t>(receive.peer) == member  // what it sends itself now
             ? std::string_view()
             : peers_->Received(comms_.at(receive.comm)->played, member, receive, call - 1, {},
-                               SentBy(post, receive.comm));
+                               sent_on(receive.comm));
     if (!received.empty() && received.size() == receive.out_bytes) {
       std::memcpy(post.client->arena.at(receive.out_offset), received.data(), received.size());
       continue;

@@ -6,10 +6,10 @@
 // `samples` exchanges a sample with those moments is made of every member (the distribution of
 // greatest entropy that has them, its quantiles), and the samples are put side by side so that the
 // sums are as equal as may be (the rearrangement algorithm); what is left of a sum goes round by
-// ones. A row is a function of the seed, communicator, source and exchange alone: whoever asks gets
-// the same. Not thread-safe.
+// ones. A row is a function of the seed, communicator, its members, source, exchange and total
+// alone: whoever asks gets the same. Not thread-safe.
 //
-//   PRISM_ASSIGN_OR_RETURN(MockRouter router, MockRouter::Make(spec));
+//   MockRouter router(spec);
 //   PRISM_ASSIGN_OR_RETURN(auto row, router.Row(comm, /*source=*/2, /*exchange=*/7, 8, total));
 //   row[5]   // tokens from member 2 to member 5
 #ifndef PRISM_EMULATE_ROUTER_H_

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "fmt/format.h"
 #include "src/base/float_formats.h"
+#include "src/base/parse_json.h"
 #include "src/base/status.h"
 #include "src/base/suggest.h"
 #include "src/coordinator/arithmetic.h"
@@ -60,8 +61,10 @@ absl::StatusOr<json> ReadJson(const std::string& path) {
     return Bad(path, fmt::format("has {} bytes, {} is the most", size, kMostFileBytes),
                "is it the right file?");
   std::ifstream file(path, std::ios::binary);
-  json read = json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (read.is_discarded()) return Bad(path, "is not JSON", "docs/reference/rules.md shows one");
+  json read = ParseJson<json>(file);
+  if (read.is_discarded())
+    return Bad(path, fmt::format("is not JSON, or nested deeper than {}", kDeepestJson),
+               "docs/reference/rules.md shows one");
   return read;
 }
 
@@ -280,7 +283,8 @@ absl::Status Rules::ParseGive(const json& give, const std::string& where, const 
     if (!value.is_string())
       return Bad(at, "is " + Shown(value), "the path of a captured job or its received.bin");
     std::filesystem::path path = path_of(value.get<std::string>());
-    if (std::filesystem::is_directory(path)) path /= coordinator::kReceivedFile;
+    std::error_code error;
+    if (std::filesystem::is_directory(path, error)) path /= coordinator::kReceivedFile;
     auto recorded = coordinator::ReceivedPayloads::Load(path.string(), {rank});
     if (!recorded.ok())
       return Bad(at + ":", std::string(recorded.status().message()),

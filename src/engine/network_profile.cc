@@ -12,6 +12,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "src/base/parse_json.h"
 #include "src/base/status.h"
 #include "src/graph/program.h"
 
@@ -27,7 +28,6 @@ constexpr char kHint[] =
     "docs/reference/netprofile.md describes the file; prism netprofile writes it";
 // Beyond these a file is not what it says it is.
 constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
-constexpr uint64_t kMaxRanks = 1 << 20;
 constexpr uint64_t kMaxBytes = uint64_t{1} << 50;
 constexpr double kMaxNs = 1e15;  // eleven days
 constexpr double kMaxShare = 1e3;
@@ -145,7 +145,7 @@ absl::StatusOr<NetworkEntry> ParseEntry(const ordered_json& object, size_t index
   } else if (members.Has("type")) {
     members.Fail(absl::StrCat("has a type, on which the time of ", operation, " does not depend"));
   }
-  e.ranks = static_cast<uint32_t>(members.Integer("ranks", 2, kMaxRanks));
+  e.ranks = static_cast<uint32_t>(members.Integer("ranks", 2, kMaxProfiledRanks));
   e.nodes = static_cast<uint32_t>(members.Integer("nodes", 1, std::max(e.ranks, 1u)));
   e.bytes = members.Integer("bytes", 1, kMaxBytes);
   e.isolated = members.Boolean("isolated");
@@ -180,13 +180,13 @@ absl::StatusOr<NetworkLinks> ParseLinks(const ordered_json& object) {
   if (const auto nodes = object.find("nodes"); nodes != object.end()) {
     if (!nodes->is_array()) return Bad("links: nodes is no array");
     for (const ordered_json& node : *nodes) {
-      if (!node.is_number_unsigned() || node.get<uint64_t>() > kMaxRanks)
+      if (!node.is_number_unsigned() || node.get<uint64_t>() > kMaxProfiledRanks)
         return Bad("links: nodes are no numbers of nodes");
       links.nodes.push_back(node.get<uint32_t>());
     }
   }
   if (const auto nodes = object.find("nodes_per_leaf"); nodes != object.end()) {
-    if (!nodes->is_number_unsigned() || nodes->get<uint64_t>() > kMaxRanks)
+    if (!nodes->is_number_unsigned() || nodes->get<uint64_t>() > kMaxProfiledRanks)
       return Bad("links: nodes_per_leaf is no number of nodes");
     links.nodes_per_leaf = nodes->get<uint32_t>();
   }
@@ -231,12 +231,8 @@ std::vector<std::string> ProfiledOpNames() {
 }
 
 absl::StatusOr<NetworkProfile> ParseNetworkProfile(std::string_view text) {
-  ordered_json j;
-  try {
-    j = ordered_json::parse(text);
-  } catch (const ordered_json::exception& e) {
-    return Bad(absl::StrCat("no JSON: ", e.what()));
-  }
+  const auto j = ParseJson<ordered_json>(text);
+  if (j.is_discarded()) return Bad(absl::StrCat("no JSON, or nested deeper than ", kDeepestJson));
   if (!j.is_object() || !j.contains("schema") || j["schema"] != kSchema)
     return Bad(absl::StrCat("no network profile: schema is not \"", kSchema, "\""));
   if (!j.contains("schema_version") || !j["schema_version"].is_number_integer())
@@ -256,6 +252,8 @@ absl::StatusOr<NetworkProfile> ParseNetworkProfile(std::string_view text) {
     if (profile.machine.contains(name) && !profile.machine[name].is_string())
       return Bad(absl::StrCat("machine.", name, " is no text"));
   }
+  if (profile.settings.contains("merged") && !profile.settings["merged"].is_array())
+    return Bad("settings.merged is no list");
   for (const char* name : {"call_ns", "sync_ns"}) {
     const auto ns = profile.settings.find(name);
     if (ns == profile.settings.end()) continue;

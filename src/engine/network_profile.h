@@ -85,6 +85,9 @@ std::vector<std::string> TypeNames();
 
 /// Takes AllReduce, allreduce, all_reduce and all-reduce alike. Recv is none: a message is a Send.
 std::optional<trace::CommOp> ProfiledOpOf(std::string_view name);
+/// Most ranks of a group, and the largest number of a node.
+inline constexpr uint64_t kMaxProfiledRanks = 1 << 20;
+
 /// Names of all operations that a profile may have.
 std::vector<std::string> ProfiledOpNames();
 

@@ -194,5 +194,14 @@ TEST(NetworkProfileTest, BadLinksAreExplained) {
   }
 }
 
+TEST(NetworkProfile, NestedDeeperThanAnyProfileIsRefused) {
+  const std::string deep(200000, '[');
+  const auto profile = ParseNetworkProfile(R"({"schema": "prism.network", "machine": {"a": )" +
+                                           deep + std::string(deep.size(), ']') + "}}");
+  ASSERT_FALSE(profile.ok());
+  EXPECT_NE(profile.status().message().find("nested deeper"), std::string::npos)
+      << profile.status();
+}
+
 }  // namespace
 }  // namespace prism::engine

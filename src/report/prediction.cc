@@ -368,7 +368,7 @@ absl::StatusOr<MeanInterval> IntervalOf(
     low = std::hypot(low, source.low);
     high = std::hypot(high, source.high);
   }
-  interval.low_ns = std::llround(mean * (1 - low));
+  interval.low_ns = std::llround(mean * (1 - std::min(low, 1.0)));
   interval.high_ns = std::llround(mean * (1 + high));
   return interval;
 }

@@ -75,7 +75,8 @@ Retimed RetimedIn(const ordered_json& job) {
   };
   if (!job.is_object() || !job.contains("retimed")) return retimed;
   for (const ordered_json& rank : list(job["retimed"], "ranks")) {
-    if (rank.is_number_unsigned()) retimed.ranks.push_back(rank.get<uint32_t>());
+    if (rank.is_number_unsigned() && rank.get<uint64_t>() <= UINT32_MAX)
+      retimed.ranks.push_back(rank.get<uint32_t>());
   }
   for (const ordered_json& check : list(job["retimed"], "checked")) {
     if (check.is_object() && check.contains("difference") && check["difference"].is_number())

@@ -131,8 +131,10 @@ void EventDestroyed(CUevent event) {
   events.states.erase(event);
 }
 
+bool AnyCapture() { return g_captures.load(std::memory_order_relaxed) != 0; }
+
 bool IsCapturing(CUstream stream, bool per_thread) {
-  if (g_captures.load(std::memory_order_relaxed) == 0) return false;
+  if (!AnyCapture()) return false;
   if (stream == nullptr) stream = per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
   // The legacy stream is never captured, and asking while another is would invalidate that capture.
   if (stream == CU_STREAM_LEGACY) return false;

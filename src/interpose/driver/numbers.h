@@ -30,6 +30,8 @@ void EventDestroyed(CUevent event);
 
 /// True while the stream is being captured into a graph. Free when nothing is.
 bool IsCapturing(CUstream stream, bool per_thread);
+/// True while any stream may be: a query of another one could then invalidate its capture.
+bool AnyCapture();
 void CaptureBegun();
 void CaptureEnded();
 

@@ -145,7 +145,7 @@ TimedEvent* TakeLast(State& state, Stream& stream) {
   TimedEvent* const last = std::exchange(stream.last, nullptr);
   if (last == nullptr) return nullptr;
   const DriverClock::Uncharged scope;
-  if (PRISM_REAL(cuEventQuery)(last->event) == CUDA_ERROR_NOT_READY) return last;
+  if (!AnyCapture() && PRISM_REAL(cuEventQuery)(last->event) == CUDA_ERROR_NOT_READY) return last;
   GiveBack(state, last);
   return nullptr;
 }
@@ -176,7 +176,7 @@ void HoldIfIdle(Stream& stream) {
     stream.hold->word = &words[next];
     holds.used.store(next + 1);
   }
-  if (PRISM_REAL(cuStreamQuery)(stream.handle) != CUDA_SUCCESS) return;
+  if (AnyCapture() || PRISM_REAL(cuStreamQuery)(stream.handle) != CUDA_SUCCESS) return;
   Hold& hold = *stream.hold;
   hold.value.store(hold.value.load() + 1);
   hold.since_ns.store(DriverClock::NowNs());

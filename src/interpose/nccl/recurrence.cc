@@ -54,6 +54,11 @@ const Recurrence::Kept* Recurrence::Keep(const CoreTable& core, const Place& pla
                                          const wire::OpRecord& record) {
   // What is reduced follows from own data.
   if (record.out_bytes == 0 || IsReduction(record.op)) return nullptr;
+  // A root that gives has what it gives.
+  if ((record.op == wire::Op::kBroadcast || record.op == wire::Op::kScatter) &&
+      record.in_bytes != 0) {
+    return nullptr;
+  }
   // Of a collective all or nothing: its parts are those of members.
   if (!IsMessage(record.op) && record.out_bytes > kKeptBytes) return nullptr;
   const uint64_t bytes = std::min(record.out_bytes, kKeptBytes);

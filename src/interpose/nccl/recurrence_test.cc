@@ -208,5 +208,15 @@ TEST(MirrorTest, KeptCollectiveTakesTheOwnPartAfresh) {
   EXPECT_TRUE(is(1, 0x3000, 0x2080, 32));
 }
 
+TEST(RecurrenceTest, ARootThatGivesKeepsNothing) {
+  Recurrence recurrence;
+  const CoreTable core = Core();
+  wire::OpRecord root = Record(wire::Op::kBroadcast, 1000, 0);
+  EXPECT_EQ(recurrence.Keep(core, recurrence.Begin(0), 0, root), nullptr);
+  wire::OpRecord other = root;
+  other.in_bytes = 0;
+  EXPECT_NE(recurrence.Keep(core, recurrence.Begin(0), 0, other), nullptr);
+}
+
 }  // namespace
 }  // namespace prism::interpose::nccl
