@@ -209,8 +209,8 @@ TEST(MirrorTest, KeptCollectiveTakesTheOwnPartAfresh) {
 }
 
 TEST(RecurrenceTest, ARootThatGivesKeepsNothing) {
-  Recurrence recurrence;
   const CoreTable core = Core();
+  Recurrence recurrence;
   wire::OpRecord root = Record(wire::Op::kBroadcast, 1000, 0);
   EXPECT_EQ(recurrence.Keep(core, recurrence.Begin(0), 0, root), nullptr);
   wire::OpRecord other = root;
