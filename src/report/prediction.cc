@@ -506,9 +506,10 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
   const CostModel model(target, options.network);
   if (options.network != nullptr)
     p.network = UseOf(*options.network, *graph, model.DurationsOf(*graph));
+  const std::vector<uint8_t> retimed = RetimedOf(*graph, options.retimed);
   const auto durations = [&](const Factors& factors) {
     engine::Durations d = model.DurationsOf(*graph, factors);
-    d.retimed = RetimedOf(*graph, options.retimed);
+    d.retimed = retimed;
     for (const engine::WhatIf& what_if : options.what_if)
       engine::Apply(what_if, *graph, model, &d).IgnoreError();  // checked before
     return d;
