@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
+#include "src/base/split_mix.h"
 #include "src/base/status.h"
 
 namespace prism::emulate {
@@ -18,17 +19,10 @@ constexpr size_t kPoints = 4097;  // at most, of a distribution's support
 constexpr size_t kMoments = 4;    // t, t^2, t^3, which side of the median
 constexpr size_t kBlocks = 256;   // that are kept
 
-uint64_t Mix(uint64_t x) {  // splitmix64
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return x ^ x >> 31;
-}
-
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t Below(uint64_t n) { return Mix(state_++) % n; }
+  uint64_t Below(uint64_t n) { return SplitMix(state_++) % n; }
 
  private:
   uint64_t state_;
@@ -271,7 +265,8 @@ absl::StatusOr<std::vector<int64_t>> MockRouter::Row(uint32_t comm, uint32_t sou
   auto found = blocks_.find(key);
   if (found == blocks_.end()) {
     if (blocks_.size() >= kBlocks) blocks_.clear();
-    const uint64_t seed = Mix(Mix(Mix(Mix(spec_.seed) ^ comm) ^ source) ^ number);
+    const uint64_t seed =
+        SplitMix(SplitMix(SplitMix(SplitMix(spec_.seed) ^ comm) ^ source) ^ number);
     PRISM_ASSIGN_OR_RETURN(Block block, Draw(seed, members, total));
     found = blocks_.emplace(key, std::move(block)).first;
   }
@@ -280,7 +275,7 @@ absl::StatusOr<std::vector<int64_t>> MockRouter::Row(uint32_t comm, uint32_t sou
 
 std::vector<int64_t> Divide(int64_t tokens, uint32_t parts, uint64_t key) {
   std::vector<int64_t> divided(parts, tokens / parts);
-  const uint64_t first = Mix(key) % parts;
+  const uint64_t first = SplitMix(key) % parts;
   for (int64_t i = 0; i < tokens % parts; ++i)
     ++divided[(first + static_cast<uint64_t>(i)) % parts];
   return divided;

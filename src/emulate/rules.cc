@@ -11,6 +11,7 @@
 #include "fmt/format.h"
 #include "src/base/float_formats.h"
 #include "src/base/parse_json.h"
+#include "src/base/split_mix.h"
 #include "src/base/status.h"
 #include "src/base/suggest.h"
 #include "src/coordinator/arithmetic.h"
@@ -93,17 +94,10 @@ absl::StatusOr<std::pair<uint64_t, uint64_t>> Range(const json& value, const std
   return range;
 }
 
-uint64_t Mix(uint64_t x) {  // splitmix64
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return x ^ x >> 31;
-}
-
 double Normal(uint64_t key) {
   constexpr double kUnit = 0x1p-53;
-  const double u = (static_cast<double>(Mix(key) >> 11) + 0.5) * kUnit;
-  const double v = static_cast<double>(Mix(~key) >> 11) * kUnit;
+  const double u = (static_cast<double>(SplitMix(key) >> 11) + 0.5) * kUnit;
+  const double v = static_cast<double>(SplitMix(~key) >> 11) * kUnit;
   return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
 }
 
@@ -362,7 +356,7 @@ bool Rules::FillNoise(const Rule& rule, const Call& call) {
   uint64_t key = rule.noise.seed;
   for (const uint64_t part : {uint64_t{rank_}, uint64_t{call.comm}, uint64_t{peer}, call.order,
                               static_cast<uint64_t>(call.record.op)})
-    key = Mix(key ^ part);
+    key = SplitMix(key ^ part);
   for (uint64_t i = 0; i < bytes_.size() / element; ++i) {
     PutElement(call.record.dtype, &bytes_, i,
                rule.noise.mean + rule.noise.deviation * Normal(key + i));

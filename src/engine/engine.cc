@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "src/base/split_mix.h"
 #include "src/base/status.h"
 
 namespace prism::engine {
@@ -25,13 +26,6 @@ using trace::SequenceKind;
 
 constexpr int64_t kUnknown = INT64_MIN;
 constexpr uint64_t kNoToken = UINT64_MAX;
-
-uint64_t SplitMix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-  x = (x ^ x >> 27) * 0x94d049bb133111eb;
-  return x ^ x >> 31;
-}
 
 /// From a standard normal distribution; same key, same number.
 double Normal(uint64_t key) {
