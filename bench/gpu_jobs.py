@@ -13,6 +13,7 @@ JOBS = {
     "fsdp2-3b": (*GPT_3B, "--parallel", "fsdp2", "--micro-batch", "4"),
     "tensor": (*GPT_8B_WIDE, "--parallel", "tp", "--micro-batch", "12"),
     "tensor-wide": (*GPT_70B_WIDE, "--parallel", "tp", "--micro-batch", "8"),
+    "pipeline": (*GPT, "--parallel", "pp", "--micro-batch", "5", "--pipeline-micro-batches", "4"),
     # Layers of Mixtral 8x7B and of 8x22B.
     "expert": (*MOE, "--hidden", "4096", "--feed-forward", "14336", "--experts", "8", "--top-k", "2", "--layers", "4", "--head-size", "128", "--micro-batch", "4"),
     "expert-wide": (*MOE, "--hidden", "6144", "--heads", "48", "--feed-forward", "16384", "--experts", "8", "--top-k", "2", "--layers", "2", "--head-size", "128", "--micro-batch", "6"),

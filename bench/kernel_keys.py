@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from provenance import ROOT, provenance
@@ -53,6 +54,7 @@ def main() -> int:
     parser.add_argument("--prism", type=Path, default=ROOT / "build/ci/bin/prism")
     parser.add_argument("--python", type=Path, default=Path(sys.executable))
     parser.add_argument("--device", default="cuda", choices=("cuda", "host"))
+    parser.add_argument("--jobs", type=int, default=4, metavar="N", help="recordings at a time")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--program", help=argparse.SUPPRESS)
     parser.add_argument("--buffers", type=int, default=BUFFERS)
@@ -62,9 +64,12 @@ def main() -> int:
         return 0
     rows, owners = [], {}
     with tempfile.TemporaryDirectory() as folder:
-        for shape in (f"{t},{m},{n},{k}" for t in TYPES for m, n, k in SHAPES):
+        pool = ThreadPoolExecutor(options.jobs)
+        shapes = [f"{t},{m},{n},{k}" for t in TYPES for m, n, k in SHAPES]
+        found = {shape: [pool.submit(keys_of, options, shape, buffers, Path(folder)) for buffers in (1, options.buffers)] for shape in shapes}
+        for shape in shapes:
             try:
-                one, many = (keys_of(options, shape, buffers, Path(folder)) for buffers in (1, options.buffers))
+                one, many = (keys.result() for keys in found[shape])
             except subprocess.CalledProcessError as error:
                 print(f"kernel_keys: {shape}: {error}", file=sys.stderr)
                 return 1

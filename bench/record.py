@@ -17,10 +17,14 @@ one, a recorded one. Times are the program's own (of each step, with a synchroni
 
 Ten pairs of a case: `run --cases fsdp2 --order $(for i in {1..10}; do echo plain record; done)`.
 
+On a machine of one GPU: `run --one-gpu`. Its ranks share the GPU (by MPS) and communicate over sockets: calls, kernels and whether recordings end are those
+of two GPUs, times are not.
+
 Exit code: 0, 1 if a run failed, 3 if a bar was missed.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
@@ -32,12 +36,13 @@ from pathlib import Path
 
 from gpu_jobs import JOBS
 from intervals import interval
+from one_gpu import on_one_gpu, shared_gpu
 from provenance import ROOT, gpus, provenance
 from torchrun import RunFailed, progress, run_training, torchrun
 
 SCHEMA = 1
 WARM_UP = 2  # steps that do not count
-CASES = {name: JOBS[name] for name in ("ddp", "fsdp2", "tensor", "expert")}
+CASES = {name: JOBS[name] for name in ("ddp", "fsdp2", "tensor", "expert", "pipeline")}
 BARS = {"replay": 0.005, "delay": 0.01, "cost": 0.01}
 
 
@@ -52,6 +57,8 @@ class Runner:
         program = [ROOT / "examples" / file, *flags, *options.extra, "--steps", options.steps]
         if kind == "delayed":
             program = [ROOT / "bench/programs/delayed.py", "0", options.delay_ms / 1e3, *program]
+        if options.one_gpu:
+            program = on_one_gpu(program)
         command = [*torchrun(options.python, options.world), *program]
         if kind == "record":
             command = [options.prism, "record", "--device", options.device, "--job", job, "--", *command]
@@ -61,7 +68,7 @@ class Runner:
 def run(options: argparse.Namespace) -> int:
     runner, failed = Runner(options), False
     options.out.mkdir(parents=True, exist_ok=True)
-    head = {**provenance(), "gpus": gpus(), "delay_ms": options.delay_ms, "world": options.world}
+    head = {**provenance(), "gpus": gpus(), "delay_ms": options.delay_ms, "world": options.world, "one_gpu": options.one_gpu}
     (options.out / "provenance.json").write_text(json.dumps(head, indent=1))
     for case in options.cases:
         folder = options.out / case
@@ -156,6 +163,7 @@ def parse_arguments() -> argparse.Namespace:
     runs.add_argument("--out", type=Path, required=True, metavar="DIR")
     runs.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     runs.add_argument("--order", nargs="+", choices=["plain", "record", "delayed"], default=["plain", "record", "delayed", "plain", "record"])
+    runs.add_argument("--one-gpu", action="store_true")
     runs.add_argument("--world", type=int, default=2)
     runs.add_argument("--steps", type=int, default=32)
     runs.add_argument("--delay-ms", type=float, default=5)
@@ -174,7 +182,10 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     options = parse_arguments()
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
-    return run(options) if options.verb == "run" else evaluate(options)
+    if options.verb == "evaluate":
+        return evaluate(options)
+    with shared_gpu() if options.one_gpu else contextlib.nullcontext():
+        return run(options)
 
 
 if __name__ == "__main__":
