@@ -127,7 +127,8 @@ ncclResult_t Prepare(const CoreTable& core, Plan& plan) {
   Recurrence& recurrence = unit->comm->recurrence();
   const bool until_recurring = (core.welcome()->flags & wire::kMoveUntilRecurring) != 0;
   const Recurrence::Place place =
-      until_recurring ? recurrence.Begin(core.round()) : Recurrence::Place{};
+      until_recurring ? recurrence.Begin(core.round(), plan.operations.front()->record)
+                      : Recurrence::Place{};
   for (size_t i = 0; i < plan.operations.size(); ++i) {
     Operation* operation = plan.operations[i];
     const ArenaSlot *in = nullptr, *out = nullptr;

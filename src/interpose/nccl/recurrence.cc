@@ -15,11 +15,15 @@ bool IsMessage(wire::Op op) { return op == wire::Op::kSend || op == wire::Op::kR
 bool IsReduction(wire::Op op) {
   return op == wire::Op::kAllReduce || op == wire::Op::kReduce || op == wire::Op::kReduceScatter;
 }
+/// 0 of messages: their sizes follow from values, as those of experts' tokens do.
+int SizeClass(const wire::OpRecord& record) {
+  return IsMessage(record.op) ? 0 : static_cast<int>(std::bit_width(record.count));
+}
 
 }  // namespace
 
 Recurrence::~Recurrence() {
-  for (auto& [ordinal, unit] : kept_) {
+  for (auto& [at, unit] : kept_) {
     for (auto& [key, kept] : unit) {
       g_kept_bytes.fetch_sub(kept.bytes);
       core_->arena_give(&kept.slot);
@@ -31,18 +35,17 @@ int64_t Recurrence::KeyOf(size_t index, const wire::OpRecord& record) {
   return IsMessage(record.op) ? record.peer : -1 - static_cast<int64_t>(index);
 }
 
-Recurrence::Place Recurrence::Begin(uint32_t round) {
+Recurrence::Place Recurrence::Begin(uint32_t round, const wire::OpRecord& record) {
+  const Kind kind{IsMessage(record.op) ? wire::Op::kRecv : record.op, SizeClass(record)};
   std::lock_guard lock(mutex_);
-  if (round != next_.round) next_ = {round, 0};
-  const Place place = next_;
-  ++next_.ordinal;
-  return place;
+  if (round != round_) units_.clear();
+  round_ = round;
+  return {round, kind, units_[kind]++};
 }
 
 bool Recurrence::Recurs(const Place& place, const wire::OpRecord& record) {
-  // Sizes of messages follow from values, as those of experts' tokens do.
-  const int size = IsMessage(record.op) ? 0 : static_cast<int>(std::bit_width(record.count));
-  const Signature signature{record.op, record.dtype, record.reduction, record.peer, size};
+  const Signature signature{record.op, record.dtype, record.reduction, record.peer,
+                            SizeClass(record)};
   std::lock_guard lock(mutex_);
   const auto found = first_round_.find(signature);
   if (found != first_round_.end()) return found->second < place.round;
@@ -63,7 +66,7 @@ const Recurrence::Kept* Recurrence::Keep(const CoreTable& core, const Place& pla
   if (!IsMessage(record.op) && record.out_bytes > kKeptBytes) return nullptr;
   const uint64_t bytes = std::min(record.out_bytes, kKeptBytes);
   std::lock_guard lock(mutex_);
-  auto& unit = kept_[place.ordinal];
+  auto& unit = kept_[{place.kind, place.ordinal}];
   const auto [at, inserted] = unit.try_emplace(KeyOf(index, record));
   // What is kept is not changed any more: streams may read it.
   if (!inserted) return nullptr;
@@ -85,7 +88,7 @@ const Recurrence::Kept* Recurrence::Keep(const CoreTable& core, const Place& pla
 const Recurrence::Kept* Recurrence::Find(const Place& place, size_t index,
                                          const wire::OpRecord& record) const {
   std::lock_guard lock(mutex_);
-  const auto unit = kept_.find(place.ordinal);
+  const auto unit = kept_.find({place.kind, place.ordinal});
   if (unit == kept_.end()) return nullptr;
   // What the unit itself keeps is not there yet.
   const auto serves = [&](const Kept& kept) {

@@ -10,7 +10,7 @@
 //
 // Owned by a communicator. Thread-safe.
 //
-//   const Recurrence::Place place = recurrence.Begin(core.round());   // of a unit
+//   const Recurrence::Place place = recurrence.Begin(core.round(), record);   // of a unit
 //   if (recurrence.Recurs(place, record)) source = recurrence.Find(place, record);
 #ifndef PRISM_INTERPOSE_NCCL_RECURRENCE_H_
 #define PRISM_INTERPOSE_NCCL_RECURRENCE_H_
@@ -19,6 +19,7 @@
 #include <map>
 #include <mutex>
 #include <tuple>
+#include <utility>
 
 #include "src/interpose/core_table.h"
 #include "src/wire/protocol.h"
@@ -31,9 +32,15 @@ class Recurrence {
   static constexpr uint64_t kKeptTotalBytes = uint64_t{64} << 20;
   static constexpr size_t kSignatures = 4096;  // of a communicator; others always move
 
-  /// Where in its round a unit is.
+  /// What a unit is, by its first call: the operation (messages are one) and of a collective the
+  /// size, to a power of two.
+  using Kind = std::pair<wire::Op, int>;
+  /// Where in its round a unit is: the how-manieth of its kind. So what a set-up communicates
+  /// otherwise than a step does not displace the step's calls.
   struct Place {
-    uint32_t round, ordinal;
+    uint32_t round;
+    Kind kind;
+    uint32_t ordinal;
   };
   struct Kept {
     wire::Op op;
@@ -47,8 +54,8 @@ class Recurrence {
   Recurrence(const Recurrence&) = delete;
   Recurrence& operator=(const Recurrence&) = delete;
 
-  /// Places the next unit; rounds never fall.
-  Place Begin(uint32_t round);
+  /// Places the next unit, which begins with `record`; rounds never fall.
+  Place Begin(uint32_t round, const wire::OpRecord& record);
   /// Whether a large call's payload need not move. It is noted as seen.
   bool Recurs(const Place& place, const wire::OpRecord& record);
   /// Where to keep what a call that moves, the unit's `index`-th, receives; lives as long as this
@@ -64,10 +71,11 @@ class Recurrence {
   static int64_t KeyOf(size_t index, const wire::OpRecord& record);
 
   mutable std::mutex mutex_;
-  Place next_{0, 0};
+  uint32_t round_ = 0;
+  std::map<Kind, uint32_t> units_;  // of this round
   std::map<Signature, uint32_t> first_round_;
-  std::map<uint32_t, std::map<int64_t, Kept>> kept_;  // by ordinal, key
-  const CoreTable* core_ = nullptr;                   // of what is kept
+  std::map<std::pair<Kind, uint32_t>, std::map<int64_t, Kept>> kept_;  // by kind and ordinal, key
+  const CoreTable* core_ = nullptr;                                    // of what is kept
 };
 
 }  // namespace prism::interpose::nccl

@@ -41,22 +41,36 @@ wire::OpRecord Record(wire::Op op, uint64_t count, int32_t peer = -1) {
   return record;
 }
 
+const wire::OpRecord kMessage = Record(wire::Op::kRecv, 1);
+
+TEST(RecurrenceTest, WhatASetUpCommunicatesOtherwiseDisplacesNothing) {
+  const CoreTable core = Core();
+  Recurrence recurrence;
+  const wire::OpRecord weights = Record(wire::Op::kBroadcast, 5000),
+                       gather = Record(wire::Op::kAllGather, 600);
+  recurrence.Begin(0, weights);
+  recurrence.Begin(0, Record(wire::Op::kAllGather, 3));
+  const auto* kept = recurrence.Keep(core, recurrence.Begin(0, gather), 0, gather);
+  ASSERT_NE(kept, nullptr);
+  EXPECT_EQ(recurrence.Find(recurrence.Begin(1, gather), 0, gather), kept);
+}
+
 TEST(RecurrenceTest, WhatRepeatsWithinARoundMovesAndRecursInTheNext) {
   Recurrence recurrence;
   const wire::OpRecord layer = Record(wire::Op::kAllGather, 1000);
-  for (int i = 0; i < 48; ++i) EXPECT_FALSE(recurrence.Recurs(recurrence.Begin(0), layer));
-  EXPECT_TRUE(recurrence.Recurs(recurrence.Begin(1), layer));
+  for (int i = 0; i < 48; ++i) EXPECT_FALSE(recurrence.Recurs(recurrence.Begin(0, layer), layer));
+  EXPECT_TRUE(recurrence.Recurs(recurrence.Begin(1, layer), layer));
   // What comes for the first time moves, whenever that is, and for the rest of its round.
   const wire::OpRecord late = Record(wire::Op::kAllReduce, 1000);
-  EXPECT_FALSE(recurrence.Recurs(recurrence.Begin(1), late));
-  EXPECT_FALSE(recurrence.Recurs(recurrence.Begin(1), late));
-  EXPECT_TRUE(recurrence.Recurs(recurrence.Begin(2), late));
+  EXPECT_FALSE(recurrence.Recurs(recurrence.Begin(1, late), late));
+  EXPECT_FALSE(recurrence.Recurs(recurrence.Begin(1, late), late));
+  EXPECT_TRUE(recurrence.Recurs(recurrence.Begin(2, late), late));
 }
 
 TEST(RecurrenceTest, CollectivesAreAlikeBySizeAndMessagesByPeer) {
   Recurrence recurrence;
   const auto recurs = [&](const wire::OpRecord& record, uint32_t round) {
-    return recurrence.Recurs(recurrence.Begin(round), record);
+    return recurrence.Recurs(recurrence.Begin(round, record), record);
   };
   EXPECT_FALSE(recurs(Record(wire::Op::kAllReduce, 1024), 0));
   EXPECT_FALSE(recurs(Record(wire::Op::kSend, 1024, 1), 0));
@@ -68,27 +82,33 @@ TEST(RecurrenceTest, CollectivesAreAlikeBySizeAndMessagesByPeer) {
 
 TEST(RecurrenceTest, SignaturesAreBoundedAndOthersMove) {
   Recurrence recurrence;
-  for (int peer = 0; peer < 5000; ++peer)
-    EXPECT_FALSE(recurrence.Recurs(recurrence.Begin(0), Record(wire::Op::kSend, 1, peer)));
-  EXPECT_TRUE(recurrence.Recurs(recurrence.Begin(1), Record(wire::Op::kSend, 1, 4095)));
-  EXPECT_FALSE(recurrence.Recurs(recurrence.Begin(1), Record(wire::Op::kSend, 1, 4096)));
+  const auto recurs = [&](uint32_t round, int peer) {
+    const wire::OpRecord record = Record(wire::Op::kSend, 1, peer);
+    return recurrence.Recurs(recurrence.Begin(round, record), record);
+  };
+  for (int peer = 0; peer < 5000; ++peer) EXPECT_FALSE(recurs(0, peer));
+  EXPECT_TRUE(recurs(1, 4095));
+  EXPECT_FALSE(recurs(1, 4096));
 }
 
 TEST(RecurrenceTest, KeptPayloadIsFoundAtTheSamePlaceOfALaterRound) {
   const CoreTable core = Core();
   {
     Recurrence recurrence;
-    const Recurrence::Place first = recurrence.Begin(0), second = recurrence.Begin(0);
+    const Recurrence::Place first = recurrence.Begin(0, kMessage),
+                            second = recurrence.Begin(0, kMessage);
     const auto* one = recurrence.Keep(core, first, 0, Record(wire::Op::kRecv, 100, 3));
     const auto* two = recurrence.Keep(core, second, 1, Record(wire::Op::kRecv, 200, 3));
     ASSERT_NE(one, nullptr);
     ASSERT_NE(two, nullptr);
     EXPECT_EQ(one->bytes, 400u);
     // In the next round another size, and a peer that sent nothing then.
-    const Recurrence::Place again = recurrence.Begin(1), then = recurrence.Begin(1);
+    const Recurrence::Place again = recurrence.Begin(1, kMessage),
+                            then = recurrence.Begin(1, kMessage);
     EXPECT_EQ(recurrence.Find(again, 0, Record(wire::Op::kRecv, 170, 3)), one);
     EXPECT_EQ(recurrence.Find(then, 0, Record(wire::Op::kRecv, 170, 5)), two);
-    EXPECT_EQ(recurrence.Find(recurrence.Begin(1), 0, Record(wire::Op::kRecv, 1, 3)), nullptr);
+    EXPECT_EQ(recurrence.Find(recurrence.Begin(1, kMessage), 0, Record(wire::Op::kRecv, 1, 3)),
+              nullptr);
     // What is kept stays as it is.
     EXPECT_EQ(recurrence.Keep(core, again, 0, Record(wire::Op::kRecv, 100, 3)), nullptr);
     EXPECT_EQ(recurrence.Keep(core, again, 0, Record(wire::Op::kSend, 100, 4)), nullptr);
@@ -100,13 +120,14 @@ TEST(RecurrenceTest, KeptPayloadIsFoundAtTheSamePlaceOfALaterRound) {
 TEST(RecurrenceTest, CollectivesAreKeptWholeOrNot) {
   const CoreTable core = Core();
   Recurrence recurrence;
-  const Recurrence::Place place = recurrence.Begin(0);
+  const wire::OpRecord gather = Record(wire::Op::kAllGather, 1);
+  const Recurrence::Place place = recurrence.Begin(0, gather);
   const uint64_t most = Recurrence::kKeptBytes / 4;
   EXPECT_EQ(recurrence.Keep(core, place, 0, Record(wire::Op::kAllGather, most + 1)), nullptr);
   EXPECT_NE(recurrence.Keep(core, place, 1, Record(wire::Op::kAllGather, most)), nullptr);
   // Not yet there for its own round.
   EXPECT_EQ(recurrence.Find(place, 1, Record(wire::Op::kAllGather, most)), nullptr);
-  const Recurrence::Place again = recurrence.Begin(1);
+  const Recurrence::Place again = recurrence.Begin(1, gather);
   EXPECT_NE(recurrence.Find(again, 1, Record(wire::Op::kAllGather, most)), nullptr);
   EXPECT_EQ(recurrence.Find(again, 1, Record(wire::Op::kAllGather, most - 1)), nullptr);
   // Of a message its beginning.
@@ -122,13 +143,16 @@ TEST(RecurrenceTest, WhatIsKeptIsBounded) {
   {
     Recurrence recurrence, other;
     for (uint64_t i = 0; i < room; ++i) {
-      EXPECT_NE(recurrence.Keep(core, recurrence.Begin(0), 0, Record(wire::Op::kRecv, count, 0)),
+      EXPECT_NE(recurrence.Keep(core, recurrence.Begin(0, kMessage), 0,
+                                Record(wire::Op::kRecv, count, 0)),
                 nullptr);
     }
-    EXPECT_EQ(other.Keep(core, other.Begin(0), 0, Record(wire::Op::kRecv, count, 0)), nullptr);
+    EXPECT_EQ(other.Keep(core, other.Begin(0, kMessage), 0, Record(wire::Op::kRecv, count, 0)),
+              nullptr);
   }
   Recurrence later;
-  EXPECT_NE(later.Keep(core, later.Begin(0), 0, Record(wire::Op::kRecv, count, 0)), nullptr);
+  EXPECT_NE(later.Keep(core, later.Begin(0, kMessage), 0, Record(wire::Op::kRecv, count, 0)),
+            nullptr);
 }
 
 // Four members that bring 1.5 and 3 each.
@@ -212,10 +236,10 @@ TEST(RecurrenceTest, ARootThatGivesKeepsNothing) {
   const CoreTable core = Core();
   Recurrence recurrence;
   wire::OpRecord root = Record(wire::Op::kBroadcast, 1000, 0);
-  EXPECT_EQ(recurrence.Keep(core, recurrence.Begin(0), 0, root), nullptr);
+  EXPECT_EQ(recurrence.Keep(core, recurrence.Begin(0, root), 0, root), nullptr);
   wire::OpRecord other = root;
   other.in_bytes = 0;
-  EXPECT_NE(recurrence.Keep(core, recurrence.Begin(0), 0, other), nullptr);
+  EXPECT_NE(recurrence.Keep(core, recurrence.Begin(0, other), 0, other), nullptr);
 }
 
 }  // namespace
