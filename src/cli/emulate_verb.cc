@@ -76,6 +76,10 @@ class EmulateVerb final : public Verb {
       PRISM_ASSIGN_OR_RETURN(const graph::Steps steps, graph::DetectSteps(&captured.graph));
       PRISM_RETURN_IF_ERROR(
           graph::Resample(&captured.graph, steps, *graph::SamplesOf(samples_)).status());
+    } else if (HasTimes(captured.graph)) {
+      // Without steps all is played as it was measured.
+      const absl::StatusOr<graph::Steps> steps = graph::DetectSteps(&captured.graph);
+      if (steps.ok()) graph::TakeTurns(&captured.graph, *steps);
     }
     PRISM_RETURN_IF_ERROR(flags_.TakeTarget(captured.target, &options));
     const uint32_t world = captured.graph.world;

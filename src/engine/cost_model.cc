@@ -515,7 +515,8 @@ Durations CostModel::DurationsOf(const graph::Graph& graph, const Factors& facto
       }
       calls.push_back({scaled(time.ns, time.source, factors.communication), time.source,
                        first_share, static_cast<uint32_t>(d.shares.size()) - first_share,
-                       time.spread, time.doubt, time.figure, time.group_doubt});
+                       time.spread, time.doubt, time.figure, time.size_doubt, time.group_doubt,
+                       time.share_doubt});
     }
     d.calls.push_back(std::move(calls));
   }

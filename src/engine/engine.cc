@@ -738,7 +738,7 @@ void Evaluation::RunStream(uint32_t id) {
           const bool waits = !graph::EndsEarly(program, s.ops + s.at);
           s.unmet = 0;
           s.group_end = start;
-          uint64_t steps_left = trace::kEarlySendSteps;
+          uint64_t steps_left = durations_.early_send_steps;
           for (uint32_t i = s.at; i < s.at + op.detail; ++i) {
             const Op& part = s.ops[i];
             const CallTime& call = calls[part.a];

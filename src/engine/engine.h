@@ -59,7 +59,7 @@ struct CallTime {
   /// far `ns` is off as what they take, with all of the same figure (Options::doubts).
   double spread = 0, doubt = 0;
   uint32_t figure = 0;
-  double group_doubt = 0;  // NetworkTime::group_doubt; not drawn
+  double size_doubt = 0, group_doubt = 0, share_doubt = 0;  // NetworkTime's; not drawn
 };
 
 /// Durations of a graph. Spans are the programs', calls are the ranks' (they depend on who the
@@ -68,8 +68,10 @@ struct Durations {
   std::vector<std::vector<SpanTime>> spans;  // [program][span]
   std::vector<std::vector<CallTime>> calls;  // [rank][call]
   std::vector<LinkShare> shares;
-  uint32_t links = 0;             // all numbers in `shares` are below
-  int64_t receive_ns = 0;         // of a message that has come before
+  uint32_t links = 0;      // all numbers in `shares` are below
+  int64_t receive_ns = 0;  // of a message that has come before
+  /// What sends of a group may begin without their receives: steps of NCCL's buffers.
+  uint64_t early_send_steps = trace::kEarlySendSteps;
   HostTimes host;                 // of threads whose trace has no host time (Program::host_timed)
   int64_t launch_latency_ns = 0;  // from the end of the enqueue to the start on an idle stream
   /// Factors on host time by its source (what-if, ranges, shares).

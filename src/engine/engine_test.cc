@@ -836,6 +836,42 @@ TEST_F(EngineTest, CommunicatorsThatShareALinkSlowEachOther) {
   EXPECT_EQ(finish(kWholeLink / 2), std::pair(int64_t{1100}, int64_t{1400}));
 }
 
+// A message whose receive comes 300 ns later: it has begun before as far as there is room for it.
+TEST_F(EngineTest, SendsBeginEarlyAsFarAsBuffersAreSaidToTakeThem) {
+  const auto finish = [&](uint64_t bytes, uint64_t steps) {
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      Writer w;
+      EXPECT_EQ(w.Open(Path(rank).c_str(), rank, 2), 0);
+      const uint32_t s = w.AddStream(0, 0, "s"), one[3] = {1, 1, 1}, world[] = {0, 1};
+      w.Communicator({1, 2, rank, 0, 0}, world);
+      w.Launch(s, w.Kernel(KernelKind::kKernel, rank == 0 ? "early" : "late", one, one, 0, 0));
+      CallRecord call{};
+      call.comm = 1;
+      call.op = static_cast<uint32_t>(rank == 0 ? trace::CommOp::kSend : trace::CommOp::kRecv);
+      call.peer = 1 - static_cast<int32_t>(rank);
+      call.bytes = rank == 0 ? bytes : 0;
+      call.group = 1;
+      w.Comm(s, w.Call(call), 0, ValueSource::kExact);
+      EXPECT_EQ(w.Close(0), 0);
+    }
+    const Graph graph = Load();
+    Durations d = Simple(graph, {{"early", 100}, {"late", 400}}, 1000);
+    d.links = 1;
+    d.shares = {{0, kWholeLink}};
+    d.calls[0][0].shares = 1;
+    d.early_send_steps = steps;
+    const auto outcome = Evaluate(graph, d);
+    EXPECT_TRUE(outcome.ok()) << outcome.status();
+    return outcome->ranks[1].finish_ns;
+  };
+  constexpr uint64_t kAll = UINT64_MAX, kOwn = trace::kEarlySendSteps;
+  constexpr uint64_t kFits = trace::kEarlySendBytes, kDoesNot = kFits + 1;
+  EXPECT_EQ(finish(kFits, 0), 1400);
+  EXPECT_EQ(finish(kFits, kOwn), 1100);
+  EXPECT_EQ(finish(kDoesNot, kOwn), 1400);
+  EXPECT_EQ(finish(kDoesNot, kAll), 1100);
+}
+
 // Ranks are numbers: in whichever order they are evaluated, all happens at the same times.
 TEST_F(EngineTest, OrderOfRanksDoesNotMatterToFlows) {
   std::mt19937 random(11);

@@ -193,7 +193,7 @@ void NetworkTable::SetDoubt(const std::vector<Point>& points, double bytes, Netw
   const Point& left = right.bytes == bytes || above == points.begin() ? right : *(above - 1);
   time->spread = std::max(left.spread, right.spread);
   time->doubt = std::max(left.error, right.error);
-  if (right.bytes != bytes) time->doubt = std::hypot(time->doubt, left.between, right.between);
+  if (right.bytes != bytes) time->size_doubt = std::hypot(left.between, right.between);
   time->figure = right.line;
 }
 
@@ -264,6 +264,10 @@ NetworkTable::Value NetworkTable::At(const std::vector<Point>& points, double by
   const auto slope = [&](size_t i) {
     return (points[i + 1].ns - points[i].ns) / (points[i + 1].bytes - points[i].bytes);
   };
+  const auto error = [&](size_t i) {
+    return std::hypot(points[i].ns * points[i].error, points[i + 1].ns * points[i + 1].error) /
+           (points[i + 1].bytes - points[i].bytes);
+  };
   const auto above =
       static_cast<size_t>(std::lower_bound(points.begin(), points.end(), bytes,
                                            [](const Point& p, double b) { return p.bytes < b; }) -
@@ -271,11 +275,12 @@ NetworkTable::Value NetworkTable::At(const std::vector<Point>& points, double by
   if (above > last) {
     double ns_per_byte = points[last].ns / points[last].bytes;
     if (last > 0 && slope(last - 1) > 0) ns_per_byte = slope(last - 1);  // noise may make it fall
-    return {points[last].ns + (bytes - points[last].bytes) * ns_per_byte, ns_per_byte, false};
+    return {points[last].ns + (bytes - points[last].bytes) * ns_per_byte, ns_per_byte, false,
+            last > 0 ? error(last - 1) : 0};
   }
   const bool measured = points[above].bytes == bytes;
   if (last == 0) return {points[0].ns, points[0].ns / points[0].bytes, measured};
-  if (above == 0) return {points[0].ns, std::max(0.0, slope(0)), measured};
+  if (above == 0) return {points[0].ns, std::max(0.0, slope(0)), measured, error(0)};
   const size_t here = above - 1;  // the segment that ends at `above`
   if (measured) {
     // It is in the regime of the segments on that side of it that are alike.
@@ -284,7 +289,8 @@ NetworkTable::Value NetworkTable::At(const std::vector<Point>& points, double by
     };
     const bool before =
         above == last || here == 0 || above + 1 == last || differ(here - 1) <= differ(above);
-    return {points[above].ns, std::max(0.0, slope(before ? here : above)), true};
+    const size_t of = before ? here : above;
+    return {points[above].ns, std::max(0.0, slope(of)), true, error(of)};
   }
   const double line = points[here].ns + (bytes - points[here].bytes) * slope(here);
   // Where a regime ends and another, with a smaller slope, begins, the time is what is less by
@@ -292,10 +298,10 @@ NetworkTable::Value NetworkTable::At(const std::vector<Point>& points, double by
   if (here > 0 && above < last && slope(here - 1) > slope(here) && slope(here) > slope(above)) {
     const double left = points[here].ns + (bytes - points[here].bytes) * slope(here - 1);
     const double right = points[above].ns - (points[above].bytes - bytes) * slope(above);
-    return left < right ? Value{left, slope(here - 1), false}
-                        : Value{right, std::max(0.0, slope(above)), false};
+    return left < right ? Value{left, slope(here - 1), false, error(here - 1)}
+                        : Value{right, std::max(0.0, slope(above)), false, error(above)};
   }
-  return {line, std::max(0.0, slope(here)), false};
+  return {line, std::max(0.0, slope(here)), false, error(here)};
 }
 
 const std::vector<NetworkTable::Curve>* NetworkTable::CurvesOf(CommOp op, uint32_t nccl_type,
@@ -340,6 +346,8 @@ std::optional<NetworkTime> NetworkTable::TimeOf(const Gpu& gpu, CommOp op, uint3
         time.port = share(e.port_ns);
         time.nic = share(e.nic_ns);
         time.leaf = share(e.leaf_ns);
+        // Of slope and time, which one size may be the cause of.
+        if (value.ns_per_byte > 0) time.share_doubt = value.error / value.ns_per_byte + time.doubt;
       }
       return time;
     }

@@ -16,7 +16,8 @@
 // told: how far calls spread by chance, and how sure the figure itself is: by the line's standard
 // error (of a size that was measured once, by what the curve's sizes are off when they are told
 // from the others), between sizes by what each size beside is off so, in another group by what a
-// group that was measured is off when it is told from the others.
+// group that was measured is off when it is told from the others; shares by the errors of the sizes
+// that tell the slope.
 //
 // How busy a communication keeps its links follows from the curve as well: bytes x slope / time is
 // the share of the busiest link, and other links' are to it as in the link model
@@ -51,8 +52,11 @@ struct NetworkTime {
   double port = 0, nic = 0, leaf = 0;
   /// Standard deviations of the logarithm: of calls by chance, and of `ns` as what they take.
   double spread = 0, doubt = 0;
-  /// The same of what another group's curve tells: off alike for all.
-  double group_doubt = 0;
+  /// The same of what is told from other sizes, and of what another group's curve tells: off alike
+  /// for all, for what curves do between their points they do everywhere.
+  double size_doubt = 0, group_doubt = 0;
+  /// Of the shares, as part of them.
+  double share_doubt = 0;
   uint32_t figure = 0;  // what is told from one line is off together
 };
 
@@ -86,6 +90,7 @@ class NetworkTable {
     double ns;
     double ns_per_byte;  // of the regime that the size is in
     bool measured;       // as it is
+    double error = 0;    // standard deviation of ns_per_byte
   };
   static Value At(const std::vector<Point>& points, double bytes);
   /// Puts points on straight lines, as far as their errors allow; numbers the lines.

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <numbers>
 #include <random>
 #include <set>
 #include <tuple>
@@ -469,6 +470,70 @@ TEST(NetworkTableTest, SingleSamplesAreAsSureAsTheirNeighboursTellThem) {
   // What it is told from has noise of its own.
   EXPECT_GT(doubt(0.02), 0.02);
   EXPECT_LT(doubt(0.02), 0.04);
+}
+
+// A curve that bends between all its sizes: what is between two of them is on no line, on one side
+// of it everywhere, and within what the table says of it. The measured ones have no part in that.
+TEST(NetworkTableTest, SizesThatWereNotMeasuredAreOffAlike) {
+  const auto truth = [](double bytes) { return 10'000 + 3 * std::sqrt(bytes); };
+  NetworkProfile profile;
+  for (uint64_t bytes = kKiB; bytes <= 256 * kMiB; bytes *= 4) {
+    profile.entries.push_back(Entry(CommOp::kAllGather, std::nullopt, OnNode(4), bytes,
+                                    truth(static_cast<double>(bytes))));
+  }
+  const NetworkTable table(profile);
+  int sizes = 0, within = 0;
+  for (uint64_t bytes = 4 * kKiB; bytes < 64 * kMiB; bytes *= 4) {
+    EXPECT_EQ(table.TimeOf(H200(), CommOp::kAllGather, kInt8, bytes, OnNode(4))->size_doubt, 0);
+    for (const uint64_t between : {bytes * 3 / 2, bytes * 2, bytes * 3}) {
+      const NetworkTime time = *table.TimeOf(H200(), CommOp::kAllGather, kInt8, between, OnNode(4));
+      const double off =
+          std::log(static_cast<double>(time.ns) / truth(static_cast<double>(between)));
+      EXPECT_GT(off, 0) << between;
+      within += std::abs(off) < 1.645 * time.size_doubt;
+      ++sizes;
+    }
+  }
+  EXPECT_EQ(within, sizes);
+}
+
+// Shares are bytes times slope over time, and a slope is as sure as the two sizes that tell it.
+TEST(NetworkTableTest, SharesAreAsSureAsTheSlopesThatTellThem) {
+  constexpr double kBase = 10'000, kNsPerByte = 0.01, kSigma = 0.02;
+  constexpr size_t kSamples = 21;
+  std::mt19937 random(5);
+  std::normal_distribution<double> normal(0, kSigma);
+  double squares = 0, told = 0;
+  int within = 0, shares = 0;
+  for (int run = 0; run < 200; ++run) {
+    NetworkProfile profile;
+    profile.links = NetworkLinks{kBase, {}};
+    // Two sizes: a straight line through more would be surer than they are.
+    for (const uint64_t bytes : {kMiB, 4 * kMiB}) {
+      std::vector<double> ns;
+      for (size_t i = 0; i < kSamples; ++i)
+        ns.push_back((kBase + static_cast<double>(bytes) * kNsPerByte) * std::exp(normal(random)));
+      std::sort(ns.begin(), ns.end());
+      NetworkEntry e = Entry(CommOp::kSend, std::nullopt, {2, 1, 2}, bytes, ns[kSamples / 2]);
+      e.p10_ns = ns[2];
+      e.p90_ns = ns[18];
+      e.samples = kSamples;
+      profile.entries.push_back(e);
+    }
+    const NetworkTable table(profile);
+    const double bytes = static_cast<double>(kMiB);
+    const NetworkTime time = *table.TimeOf(H200(), CommOp::kSend, kInt8, kMiB, {2, 1, 2});
+    const double slope = kNsPerByte * bytes / (kBase + bytes * kNsPerByte);
+    ASSERT_GT(time.share_doubt, 0);
+    const double off = time.port / slope - 1;
+    within += std::abs(off) < 1.645 * time.share_doubt;
+    squares += off * off;
+    told += time.share_doubt;
+    ++shares;
+  }
+  // Nine of ten or more, as far as 200 tell (three standard errors): two errors may be one size's.
+  EXPECT_GT(static_cast<double>(within) / shares, 0.9 - 3 * std::sqrt(0.09 / shares));
+  EXPECT_LT(told / shares, std::numbers::sqrt2 * std::sqrt(squares / shares));
 }
 
 // A clock tells small sizes of a curve apart by nothing: their bytes cross the links all the same,

@@ -419,6 +419,64 @@ absl::StatusOr<Resampled> Resample(Graph* graph, const Steps& steps, Samples sam
   return result;
 }
 
+size_t TakeTurns(Graph* graph, const Steps& steps) {
+  std::vector<size_t> training;
+  for (size_t k = 0; k < steps.count(); ++k) {
+    if (steps.classes[k] == Steps::kTraining) training.push_back(k);
+  }
+  // By what was measured of a program; where ranks differ, a comparison ends soon.
+  const auto before = [&](uint32_t x, uint32_t y) {
+    const Rank &a = graph->ranks[x], &b = graph->ranks[y];
+    return std::tie(a.program, a.measured_ns) < std::tie(b.program, b.measured_ns);
+  };
+  std::map<uint32_t, std::vector<uint32_t>, decltype(before)> copies_of(before);
+  for (uint32_t r = 0; r < graph->ranks.size(); ++r) {
+    const Rank& rank = graph->ranks[r];
+    if (rank.measured_ns.empty() || rank.program >= steps.ends.size() ||
+        steps.ends[rank.program].size() != steps.count() + 1)
+      continue;
+    const auto [first, is_new] = copies_of.try_emplace(r);
+    if (!is_new) first->second.push_back(r);
+  }
+  size_t count = 0;
+  for (const auto& [first, copies] : copies_of) {
+    if (copies.empty()) continue;
+    count += copies.size();
+    const Program& program = graph->program_of(graph->ranks[first]);
+    const std::vector<std::vector<int64_t>>& measured = graph->ranks[first].measured_ns;
+    const std::vector<std::vector<uint32_t>> cuts =
+        StepCuts(program, steps.ends[graph->ranks[first].program]);
+    // Of each step what it takes on all streams: what was slow together stays so.
+    std::vector<std::vector<Place>> spans(training.size());
+    std::map<std::vector<uint64_t>, std::vector<size_t>> alike;
+    for (size_t n = kWarmUpSteps; n < training.size(); ++n) {
+      std::vector<uint64_t> work;
+      for (uint32_t s = 0; s < measured.size(); ++s) {
+        const std::vector<Op>& ops = program.sequences[s].ops;
+        if (measured[s].size() < ops.size()) continue;
+        for (uint32_t i = cuts[s][training[n]]; i < cuts[s][training[n] + 1]; ++i) {
+          if (ops[i].kind != OpKind::kSpan) continue;
+          spans[n].push_back({s, i});
+          work.push_back(uint64_t{s} << 32 | ops[i].a);
+        }
+      }
+      alike[std::move(work)].push_back(n);
+    }
+    for (size_t c = 0; c < copies.size(); ++c) {
+      std::vector<std::vector<int64_t>>& own = graph->ranks[copies[c]].measured_ns;
+      for (const auto& [work, of] : alike) {
+        for (size_t k = 0; k < of.size(); ++k) {
+          const std::vector<Place>& from = spans[of[(k + c + 1) % of.size()]];
+          const std::vector<Place>& to = spans[of[k]];
+          for (size_t i = 0; i < to.size(); ++i)
+            own[to[i].sequence][to[i].op] = measured[from[i].sequence][from[i].op];
+        }
+      }
+    }
+  }
+  return count;
+}
+
 absl::StatusOr<StepSamples> StepSamples::Of(const Graph& graph, const Steps& steps) {
   PRISM_RETURN_IF_ERROR(RequireMeasured(graph));
   std::vector<size_t> training;

@@ -12,6 +12,9 @@
 // StepSamples: steps differ by chance. What an operation took in the other steps tells how much,
 // and an evaluation may take one of those in its place.
 //
+// TakeTurns: copies of one measurement (`calibrate` runs a rank of several that do the same) would
+// all be slow in the same step, and who waits for the slowest of them would wait for all alike.
+//
 // Stateless; thread-safe for distinct graphs.
 //
 //   AlignCommunications(&graph);                       // BuildGraph() does it
@@ -60,6 +63,12 @@ struct Resampled {
 /// are skewed, so the sum of their medians is less. FailedPrecondition: nothing is measured, or
 /// there are too few training steps.
 absl::StatusOr<Resampled> Resample(Graph* graph, const Steps& steps, Samples samples);
+
+/// Ranks that agree in all that was measured, to the nanosecond, are copies of one measurement. The
+/// k-th copy's spans take in each training step after the first two what they took k such steps on,
+/// of those in which all its spans are the same: ranks' means stay what they are, and ranks have no
+/// share in each other's chance. Returns the number of copies.
+size_t TakeTurns(Graph* graph, const Steps& steps);
 
 /// Measured steps to draw from: the training steps without the first two. Keeps a reference to the
 /// graph, which must not change. Immutable.

@@ -2,8 +2,10 @@
 
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <string>
@@ -110,6 +112,62 @@ TEST_F(MeasuredTest, GroupsAreAlignedAsAWhole) {
   const Graph graph = Load();
   for (const Rank& rank : graph.ranks)
     EXPECT_THAT(rank.measured_ns[0], ElementsAre(150, 150, 150, 150, 150, 150));
+}
+
+// Two of three ranks are one measurement. Steps of one are all alike, or only every other one.
+TEST_F(MeasuredTest, CopiesOfOneMeasurementTakeTurnsInItsSteps) {
+  constexpr uint32_t kSteps = 9;
+  const auto span = [](uint32_t rank, uint32_t step) {
+    return int64_t{1'000'000} + 1'000 * step + (rank == 2 ? 1 : 0);
+  };
+  ASSERT_FALSE(
+      testing::WriteRecordedJob(directory_, {.world = 3,
+                                             .steps = kSteps,
+                                             .host_ns = [](uint32_t, uint32_t) { return 2000; },
+                                             .span_ns = span,
+                                             .transfer_ns = [](uint32_t) { return 5000; }})
+          .empty());
+  Graph graph = Load();
+  const absl::StatusOr<Steps> steps = DetectSteps(&graph, {});
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  const auto spans = [](const Rank& rank) {
+    std::vector<int64_t> ns;
+    for (const std::vector<int64_t>& sequence : rank.measured_ns)
+      std::copy_if(sequence.begin(), sequence.end(), std::back_inserter(ns),
+                   [](int64_t value) { return value >= 1'000'000; });
+    return ns;
+  };
+  const auto of_rank = [&](uint32_t rank, std::vector<uint32_t> from) {
+    std::vector<int64_t> ns;
+    for (const uint32_t step : from) ns.push_back(span(rank, step));
+    return ns;
+  };
+  const std::vector<uint32_t> own = {0, 1, 2, 3, 4, 5, 6, 7, 8};
+  ASSERT_EQ(spans(graph.ranks[1]), of_rank(1, own));
+  EXPECT_EQ(TakeTurns(&graph, *steps), 1u);
+  EXPECT_EQ(spans(graph.ranks[0]), of_rank(0, own));
+  EXPECT_EQ(spans(graph.ranks[2]), of_rank(2, own));
+  // The first iteration is in no step, the two that follow are warm-up.
+  EXPECT_EQ(spans(graph.ranks[1]), of_rank(1, {0, 1, 2, 4, 5, 6, 7, 8, 3}));
+  // Nobody is a copy any more.
+  EXPECT_EQ(TakeTurns(&graph, *steps), 0u);
+
+  // Steps that do other work keep to themselves.
+  Graph mixed = Load();
+  ASSERT_TRUE(DetectSteps(&mixed, {}).ok());
+  Program& program = mixed.programs[mixed.ranks[0].program];
+  uint32_t step = 0;
+  for (Sequence& sequence : program.sequences) {
+    for (size_t i = 0; i < sequence.ops.size(); ++i) {
+      const bool stream = sequence.kind != trace::SequenceKind::kThread;
+      if (!stream || sequence.ops[i].kind != OpKind::kSpan) continue;
+      const size_t s = static_cast<size_t>(&sequence - program.sequences.data());
+      if (mixed.ranks[0].measured_ns[s][i] >= 1'000'000 && step++ % 2 == 1)
+        sequence.ops[i].a = static_cast<uint32_t>(program.spans.size());
+    }
+  }
+  EXPECT_EQ(TakeTurns(&mixed, *steps), 1u);
+  EXPECT_EQ(spans(mixed.ranks[1]), of_rank(1, {0, 1, 2, 5, 6, 7, 8, 3, 4}));
 }
 
 TEST_F(MeasuredTest, WithoutMeasurementsNothingIsAdded) {

@@ -686,30 +686,53 @@ absl::StatusOr<double> Profiler::Sample(const Batch& batch, uint64_t count, uint
 }
 
 // From the end of a call that enqueues to the return of the one that waits for it, less what the
-// work itself takes: how long a start on an idle stream takes, and a host's waking up.
+// work itself takes: how long a start on an idle stream takes, and a host's waking up. Both are
+// told of works that take as long but by chance, which is in proportion to them: the shortest that
+// hides what the calls take on the host.
 absl::Status Profiler::MeasureSync() {
   // On a GPU the events' own few microseconds are as much as what they would tell.
   if (cuda_.Now == nullptr) return absl::OkStatus();
-  constexpr int kWarmUp = 4, kSamples = 20;
-  std::vector<double> samples;
-  for (int i = -kWarmUp; i < kSamples; ++i) {
+  const auto wait = [&]() -> absl::StatusOr<double> {
+    const double before_ns = HostNs();
     PRISM_RETURN_IF_ERROR(Cuda(cuda_.StreamSynchronize(stream_), "cuStreamSynchronize"));
+    return HostNs() - before_ns;
+  };
+  const auto enqueue = [&](uint64_t bytes) {
+    return Cuda(cuda_.MemsetD8Async(receive_, 0, bytes, stream_), "cuMemsetD8Async");
+  };
+  // Enqueued while the stream is held, so that no event waits for a call.
+  const auto work = [&](uint64_t bytes) -> absl::StatusOr<double> {
+    PRISM_RETURN_IF_ERROR(Hold());
+    const absl::Status status = [&] {
+      PRISM_RETURN_IF_ERROR(Cuda(cuda_.EventRecord(begin_, stream_), "cuEventRecord"));
+      PRISM_RETURN_IF_ERROR(enqueue(bytes));
+      return Cuda(cuda_.EventRecord(end_, stream_), "cuEventRecord");
+    }();
+    *gate_ = gate_value_;
+    PRISM_RETURN_IF_ERROR(status);
+    PRISM_RETURN_IF_ERROR(wait().status());
+    float milliseconds = 0;
     PRISM_RETURN_IF_ERROR(
-        Cuda(cuda_.MemsetD8Async(receive_, 0, receive_bytes_, stream_), "cuMemsetD8Async"));
-    const double enqueued_ns = HostNs();
-    PRISM_RETURN_IF_ERROR(Cuda(cuda_.StreamSynchronize(stream_), "cuStreamSynchronize"));
-    const double took_ns = HostNs() - enqueued_ns;
-    PRISM_RETURN_IF_ERROR(Cuda(cuda_.EventRecord(begin_, stream_), "cuEventRecord"));
-    PRISM_RETURN_IF_ERROR(
-        Cuda(cuda_.MemsetD8Async(receive_, 0, receive_bytes_, stream_), "cuMemsetD8Async"));
-    PRISM_RETURN_IF_ERROR(Cuda(cuda_.EventRecord(end_, stream_), "cuEventRecord"));
-    PRISM_RETURN_IF_ERROR(Cuda(cuda_.StreamSynchronize(stream_), "cuStreamSynchronize"));
-    float work_ms = 0;
-    PRISM_RETURN_IF_ERROR(
-        Cuda(cuda_.EventElapsedTime(&work_ms, begin_, end_), "cuEventElapsedTime"));
-    if (i >= 0) samples.push_back(std::max(0.0, took_ns - double{work_ms} * 1e6));
+        Cuda(cuda_.EventElapsedTime(&milliseconds, begin_, end_), "cuEventElapsedTime"));
+    return double{milliseconds} * 1e6;
+  };
+  PRISM_RETURN_IF_ERROR(wait().status());
+  PRISM_ASSIGN_OR_RETURN(const double call_ns, wait());
+  constexpr double kHides = 2;
+  uint64_t bytes = 1;
+  while (bytes < receive_bytes_) {
+    PRISM_ASSIGN_OR_RETURN(const double work_ns, work(bytes));
+    if (work_ns > kHides * call_ns) break;
+    bytes = std::min(2 * bytes, receive_bytes_);
   }
-  profile_.settings["sync_ns"] = Quantile(samples, 0.5);
+  constexpr int kSamples = 200;
+  std::vector<double> waits, works;
+  for (int i = 0; i < kSamples; ++i) {
+    PRISM_ASSIGN_OR_RETURN(works.emplace_back(), work(bytes));
+    PRISM_RETURN_IF_ERROR(enqueue(bytes));
+    PRISM_ASSIGN_OR_RETURN(waits.emplace_back(), wait());
+  }
+  profile_.settings["sync_ns"] = std::max(0.0, Quantile(waits, 0.5) - Quantile(works, 0.5));
   return absl::OkStatus();
 }
 

@@ -296,28 +296,32 @@ using MeanOf = std::function<absl::StatusOr<int64_t>(const engine::Durations&)>;
 // Of a normal distribution: nine of ten lie between so many standard deviations on either side.
 constexpr double kNormal90 = 1.645;
 
-// Interval of the mean step: `steps` as predicted, `means` of the draws.
+// Interval of the mean step: `steps` as predicted, `together` as they are where copies of one
+// measurement are slow in the same steps, `means` of the draws.
 absl::StatusOr<MeanInterval> IntervalOf(
-    const std::vector<int64_t>& steps, std::vector<int64_t>* means, const Retimed& retimed,
+    const std::vector<int64_t>& steps, const std::vector<int64_t>& together,
+    std::vector<int64_t>* means, const Retimed& retimed,
     const std::function<engine::Durations(const Factors&)>& durations, const MeanOf& mean_of,
     const engine::Target& target) {
   MeanInterval interval;
   const auto mean = static_cast<double>(std::max<int64_t>(Mean(steps), 1));
   interval.mean_ns = Mean(*means);
   const auto drawn = static_cast<double>(interval.mean_ns);
-  const auto add = [&](const char* name, double low, double high) {
+  const auto add = [&](const char* name, double low, double high, bool other_mean = false) {
     if (low > 0 || high > 0)
-      interval.sources.push_back({name, std::max(0.0, low), std::max(0.0, high)});
+      interval.sources.push_back({name, std::max(0.0, low), std::max(0.0, high), other_mean});
   };
-  // By what the mean changes: shorter by the first durations, longer by the second ones.
-  const auto add_ends = [&](const char* name,
-                            const std::array<engine::Durations, 2>& ends) -> absl::Status {
-    double off[2];
-    for (size_t side : {0, 1}) {
-      PRISM_ASSIGN_OR_RETURN(const int64_t ns, mean_of(ends[side]));
-      off[side] = static_cast<double>(ns) / mean - 1;
+  // By what the mean changes, either way.
+  const auto add_ends = [&](const char* name, const std::array<engine::Durations, 2>& ends,
+                            bool other_mean = false) -> absl::Status {
+    double low = 0, high = 0;
+    for (const engine::Durations& end : ends) {
+      PRISM_ASSIGN_OR_RETURN(const int64_t ns, mean_of(end));
+      const double off = static_cast<double>(ns) / mean - 1;
+      low = std::max(low, -off);
+      high = std::max(high, off);
     }
-    add(name, -off[0], off[1]);
+    add(name, low, high, other_mean);
     return absl::OkStatus();
   };
   add("chance of steps, and figures of the profile",
@@ -325,11 +329,14 @@ absl::StatusOr<MeanInterval> IntervalOf(
       (static_cast<double>(Quantile(means, 0.95)) - drawn) / drawn);
   // Draws combine the ranks' steps anew. Which of them happened together may matter (routing) or
   // not (the chance of a kernel), and the mean is told both ways.
-  add("which steps of the ranks come together", 1 - drawn / mean, drawn / mean - 1);
-  // The steps that are predicted are a few themselves.
-  if (const auto n = static_cast<double>(steps.size()); n > 1) {
+  add("which steps of the ranks come together", 1 - drawn / mean, drawn / mean - 1, true);
+  // The steps that are predicted are a few themselves. What copies of one measurement are off they
+  // are off alike, however they come together.
+  if (const auto n = static_cast<double>(together.size()); n > 1) {
+    const auto of_steps = static_cast<double>(std::max<int64_t>(Mean(together), 1));
     double squares = 0;
-    for (const int64_t ns : steps) squares += std::pow(static_cast<double>(ns) / mean - 1, 2);
+    for (const int64_t ns : together)
+      squares += std::pow(static_cast<double>(ns) / of_steps - 1, 2);
     const double error = StudentQuantile95(n - 1) * std::sqrt(squares / (n - 1) / n);
     add("few measured steps", error, error);
   }
@@ -343,19 +350,45 @@ absl::StatusOr<MeanInterval> IntervalOf(
     ends[1].retimed_span_scale *= std::exp(off);
     PRISM_RETURN_IF_ERROR(add_ends("ranks timed by others", ends));
   }
-  std::array<engine::Durations, 2> groups = {durations({}), durations({})};
-  bool told = false;
-  for (size_t side : {0, 1}) {
-    const double deviations = side == 0 ? -kNormal90 : kNormal90;
-    for (std::vector<engine::CallTime>& calls : groups[side].calls) {
-      for (engine::CallTime& call : calls) {
-        told = told || call.group_doubt > 0;
-        call.ns =
-            std::llround(static_cast<double>(call.ns) * std::exp(deviations * call.group_doubt));
+  // All calls that have a doubt of one kind are off alike.
+  const auto add_doubt = [&](const char* name, double engine::CallTime::*doubt,
+                             const auto& change) -> absl::Status {
+    std::array<engine::Durations, 2> ends = {durations({}), durations({})};
+    bool any = false;
+    for (size_t side : {0, 1}) {
+      for (std::vector<engine::CallTime>& calls : ends[side].calls) {
+        for (engine::CallTime& call : calls) {
+          if (call.*doubt <= 0) continue;
+          any = true;
+          change((side == 0 ? -kNormal90 : kNormal90) * call.*doubt, &ends[side], &call);
+        }
       }
     }
-  }
-  if (told) PRISM_RETURN_IF_ERROR(add_ends("groups that were not measured", groups));
+    return any ? add_ends(name, ends) : absl::OkStatus();
+  };
+  const auto change_ns = [](double off, engine::Durations*, engine::CallTime* call) {
+    call->ns = std::llround(static_cast<double>(call->ns) * std::exp(off));
+  };
+  PRISM_RETURN_IF_ERROR(
+      add_doubt("sizes that were not measured", &engine::CallTime::size_doubt, change_ns));
+  PRISM_RETURN_IF_ERROR(
+      add_doubt("groups that were not measured", &engine::CallTime::group_doubt, change_ns));
+  // A link that bytes cross has a share, however small (docs/design/0014-contention.md).
+  const auto change_shares = [](double off, engine::Durations* d, engine::CallTime* call) {
+    for (uint32_t i = 0; i < call->shares; ++i) {
+      uint32_t& share = d->shares[call->first_share + i].share;
+      share = static_cast<uint32_t>(
+          std::clamp(share * (1 + off), 1.0, static_cast<double>(engine::kWholeLink)));
+    }
+  };
+  PRISM_RETURN_IF_ERROR(
+      add_doubt("shares of links", &engine::CallTime::share_doubt, change_shares));
+  // How much the libraries' buffers take of sends whose receives are still to come is not measured.
+  std::array<engine::Durations, 2> early = {durations({}), durations({})};
+  early[0].early_send_steps = 0;
+  early[1].early_send_steps = UINT64_MAX;
+  if (early[0].links > 0)
+    PRISM_RETURN_IF_ERROR(add_ends("sends that begin before their receives", early, true));
   // What is neither measured nor told from what was may be off in one direction everywhere.
   Factors ranges[2];
   for (size_t s = 0; s <= static_cast<size_t>(engine::TimeSource::kModelled); ++s) {
@@ -363,13 +396,13 @@ absl::StatusOr<MeanInterval> IntervalOf(
   }
   PRISM_RETURN_IF_ERROR(
       add_ends("ranges of what is not measured", {durations(ranges[0]), durations(ranges[1])}));
-  double low = 0, high = 0;
+  double low[2] = {}, high[2] = {};  // of the rest, of other means
   for (const WidthSource& source : interval.sources) {
-    low = std::hypot(low, source.low);
-    high = std::hypot(high, source.high);
+    low[source.other_mean] = std::hypot(low[source.other_mean], source.low);
+    high[source.other_mean] = std::hypot(high[source.other_mean], source.high);
   }
-  interval.low_ns = std::llround(mean * (1 - std::min(low, 1.0)));
-  interval.high_ns = std::llround(mean * (1 + high));
+  interval.low_ns = std::llround(mean * (1 - std::min(low[0] + low[1], 1.0)));
+  interval.high_ns = std::llround(mean * (1 + high[0] + high[1]));
   return interval;
 }
 
@@ -547,6 +580,17 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
 
   result.timeline = ChooseRanks(graph->ranks.size(), options.timeline_ranks);
   const engine::Durations plain = durations({});
+  std::vector<int64_t> together;  // the steps, if copies of one measurement are slow together
+  if (has_steps && options.samples == graph::Samples::kOwn) {
+    if (options.draws > 0) {
+      PRISM_ASSIGN_OR_RETURN(const Outcome outcome, evaluate(plain, nullptr, false, 0));
+      together = CountedSteps(outcome, result.steps);
+    }
+    if (const size_t copies = graph::TakeTurns(graph, result.steps); copies > 0) {
+      p.notes.push_back(absl::StrCat(copies, " of ", graph->ranks.size(),
+                                     " ranks take turns in the measured steps of others"));
+    }
+  }
   PRISM_ASSIGN_OR_RETURN(result.outcome, evaluate(plain, nullptr, true, 0));
   p.operations = result.outcome.operations;
   if (has_steps) {
@@ -631,15 +675,16 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
       means.push_back(Mean(steps_ns));
     }
     p.percentiles = {Quantile(&samples, 0.1), Quantile(&samples, 0.5), Quantile(&samples, 0.9)};
-    PRISM_ASSIGN_OR_RETURN(
-        p.mean_interval,
-        IntervalOf(
-            CountedSteps(result.outcome, result.steps), &means, options.retimed, durations,
-            [&](const engine::Durations& d) -> absl::StatusOr<int64_t> {
-              PRISM_ASSIGN_OR_RETURN(const Outcome outcome, evaluate(d, nullptr, false, 0));
-              return Mean(CountedSteps(outcome, result.steps));
-            },
-            target));
+    PRISM_ASSIGN_OR_RETURN(p.mean_interval,
+                           IntervalOf(
+                               CountedSteps(result.outcome, result.steps), together, &means,
+                               options.retimed, durations,
+                               [&](const engine::Durations& d) -> absl::StatusOr<int64_t> {
+                                 PRISM_ASSIGN_OR_RETURN(const Outcome outcome,
+                                                        evaluate(d, nullptr, false, 0));
+                                 return Mean(CountedSteps(outcome, result.steps));
+                               },
+                               target));
   }
 
   Summarize(*graph, model, result, has_steps, &p);
@@ -678,7 +723,10 @@ nlohmann::ordered_json Prediction::Json() const {
   if (mean_interval.has_value()) {
     nlohmann::ordered_json sources = nlohmann::ordered_json::array();
     for (const WidthSource& source : mean_interval->sources)
-      sources.push_back({{"name", source.name}, {"low", source.low}, {"high", source.high}});
+      sources.push_back({{"name", source.name},
+                         {"low", source.low},
+                         {"high", source.high},
+                         {"other_mean", source.other_mean}});
     j["mean_interval_ns"] = {{"low", mean_interval->low_ns},
                              {"mean", mean_interval->mean_ns},
                              {"high", mean_interval->high_ns},

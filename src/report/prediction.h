@@ -67,12 +67,16 @@ struct PredictOptions {
 struct WidthSource {
   std::string name;
   double low = 0, high = 0;  // both >= 0
+  /// Whether it is another mean that the model may as well have, about which there is all the
+  /// chance that there is about this one.
+  bool other_mean = false;
 };
 
 /// 90 % interval of the mean over as many steps as are counted.
 struct MeanInterval {
   int64_t low_ns = 0, mean_ns = 0, high_ns = 0;  // the mean is that of the draws
-  /// What makes it wide, each on its own; the ends are by the root of their squares' sum.
+  /// What makes it wide, each on its own. The ends are by the root of their squares' sum, of other
+  /// means and of the rest each: from the farthest mean by the rest.
   std::vector<WidthSource> sources;
 };
 

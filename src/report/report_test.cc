@@ -170,11 +170,12 @@ TEST_F(ReportTest, DrawnStepsAreTheMaximumOverIndependentRanks) {
   EXPECT_NEAR(sources[1].low - sources[1].high, 1 - static_cast<double>(mean) / mean_step, 1e-6);
   EXPECT_NEAR(sources[2].low * mean_step, measured, 0.001 * measured);
   EXPECT_EQ(sources[2].low, sources[2].high);
+  // The chance is about either mean.
+  EXPECT_TRUE(sources[1].other_mean);
   for (const auto& [end, sign] : {std::pair{low, -1.0}, std::pair{high, 1.0}}) {
-    double half = 0;
-    for (const WidthSource& source : sources)
-      half = std::hypot(half, sign < 0 ? source.low : source.high);
-    EXPECT_NEAR(static_cast<double>(end), mean_step * (1 + sign * half), 2);
+    const auto half = [&](size_t i) { return sign < 0 ? sources[i].low : sources[i].high; };
+    EXPECT_NEAR(static_cast<double>(end),
+                mean_step * (1 + sign * (half(1) + std::hypot(half(0), half(2)))), 2);
   }
   std::sort(pairs.begin(), pairs.end());
   EXPECT_NEAR(static_cast<double>((*p.percentiles)[1]),
@@ -572,6 +573,40 @@ TEST_F(ReportTest, NetworkProfileIsUsedAndSaid) {
   EXPECT_EQ(slow->Json()["prediction"]["network"]["calls"]["interpolated"],
             p.network->interpolated);
   EXPECT_FALSE(BuildReport(directory_, {.target = "h200x4"})->prediction->network.has_value());
+}
+
+// The step is its gathers, whose size lies between two of a curve that is told badly from the
+// others: all of them are off together, and the step by as much.
+TEST_F(ReportTest, SizesThatWereNotMeasuredAreASourceOfTheInterval) {
+  Write({.kind = JobKind::kFullyShardedDP, .world = 4, .steps = 6});
+  engine::NetworkProfile profile;
+  profile.machine["gpu"] = "NVIDIA H200";
+  for (const auto& [bytes, ns] : {std::pair{uint64_t{1} << 8, 50e6},
+                                  {uint64_t{1} << 10, 56e6},
+                                  {uint64_t{1} << 29, 50e6},
+                                  {uint64_t{1} << 30, 56e6}}) {
+    for (const auto op : {trace::CommOp::kAllGather, trace::CommOp::kReduceScatter}) {
+      profile.entries.push_back({op, std::nullopt, 4, 1, bytes, true, ns, ns, ns, 1});
+      if (op == trace::CommOp::kReduceScatter) profile.entries.back().type = 9;  // bf16
+    }
+  }
+  const auto table = std::make_shared<const engine::NetworkTable>(profile);
+  const double doubt = table
+                           ->TimeOf(engine::ParseTarget("h200x4")->gpu, trace::CommOp::kAllGather,
+                                    9, 1 << 20, {4, 1, 4})
+                           ->size_doubt;
+  ASSERT_GT(doubt, 0.01);
+  const auto report =
+      BuildReport(directory_, {.target = "h200x4", .network = table, .jitter = 1e-6, .draws = 4});
+  ASSERT_TRUE(report.ok()) << report.status();
+  const std::vector<WidthSource>& sources = report->prediction->mean_interval->sources;
+  const auto sizes = std::find_if(sources.begin(), sources.end(), [](const WidthSource& source) {
+    return source.name == "sizes that were not measured";
+  });
+  ASSERT_NE(sizes, sources.end());
+  EXPECT_NEAR(sizes->high, std::exp(1.645 * doubt) - 1, 0.02 * doubt);
+  EXPECT_NEAR(sizes->low, 1 - std::exp(-1.645 * doubt), 0.02 * doubt);
+  EXPECT_FALSE(sizes->other_mean);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 """What netprofile measures of which groups, how it ends, what it refuses."""
 
 import json
+import math
 import os
 import pathlib
 import signal
@@ -342,6 +343,20 @@ def test_places_that_are_none_are_refused(prism, flags, error):
     result = netprofile(prism, *flags)
     assert result.code == 1
     assert error in result.err
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_start_on_an_idle_stream_takes_no_time_on_the_virtual_clock_however_much_work_varies(prism, tmp_path, seed):
+    links, times, out = (tmp_path / name for name in ("links.json", "times.json", "net.json"))
+    links.write_text(json.dumps(LINKS))
+    times.write_text(json.dumps({"schema": 1, "jitter": {"sigma": 0.3, "seed": seed}}))
+    # A buffer that takes much longer to fill than any call: 30 % of that is more than a launch's latency on a GPU.
+    result = netprofile(prism, "--ranks", 2, "--sizes", "4B:256MiB:64", "--operations", "AllReduce", "--types", "fp32", "--repeats", 1,
+                        "--iterations", 1, "--out", out,
+                        env={"HOSTCUDA_CLOCK": "virtual", "HOSTNCCL_TOPOLOGY": str(links), "HOSTCUDA_TIMES": str(times)})
+    assert result.code == 0, result.err
+    # Two medians of 200 works of twice a waiting call's 2 us or a little more: four standard errors of their difference.
+    assert json.loads(out.read_text())["settings"]["sync_ns"] < 4 * 0.3 * 4000 * (math.pi / 200) ** 0.5
 
 
 def test_memory_of_a_gpu_is_each_nodes_own(prism):
