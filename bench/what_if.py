@@ -7,7 +7,7 @@
     bench/what_if.py evaluate --out runs --output FILE
 
 A case is one that bench/host_accuracy.py draws, without a straggler: s5-00 is the first of seed 5. The job is captured and calibrated once, as it is, and every
-change is predicted from that: none; a rank of which kernels take 1.3 times as long; a NIC at half its bandwidth; twice the replicas of
+change is predicted from that: none; a rank of which kernels take 1.3 times as long; the first NIC of every node at half its bandwidth; twice the replicas of
 data parallelism, on twice the nodes; twice the micro-batches; a rank that failed, so that its replica is gone. The network is measured
 by `prism netprofile` on the larger cluster, with the groups that the jobs have. A change that prism refuses is listed with its reason, and counts
 neither for nor against it.
@@ -77,10 +77,14 @@ def kind_of(row: dict) -> str:
 
 
 def what_ifs(case: Case, change: str, data_parallel: int | None) -> list[str]:
+    spine, narrower = case.links["spine"], f"{NARROWER}"
+    if spine["nodes_per_leaf"] == 1 and spine["oversubscription"] > 1:
+        # Every message that was measured crosses switches that let less through than a NIC: half of that is not half a NIC. Its data sheet says what is.
+        narrower = f"{NARROWER * case.links['rail']['bytes_per_s'] / 1e9:g}GB/s"
     return {
         "none": [],
         "rank": [f"rank:{case.world - 1}={SLOWER}"],
-        "nic": [f"nic:{node}.0={NARROWER}" for node in range(case.nodes)],
+        "nic": [f"nic:{node}.0={narrower}" for node in range(case.nodes)],
         "replicas": [f"replicas:{data_parallel}=2"],
         "micro-batches": ["micro-batches=2"],
         "failed": [f"failed:{case.world - 1}.{data_parallel}"],

@@ -82,11 +82,11 @@ class WhatIfJobTest : public ::testing::Test {
 
   absl::StatusOr<int64_t> Finish(const std::string& what_if) const {
     const CostModel model(*ParseTarget("h200x8"));
-    Durations durations = model.DurationsOf(graph_);
+    std::vector<WhatIf> what_ifs;
     if (!what_if.empty()) {
-      PRISM_ASSIGN_OR_RETURN(const WhatIf parsed, ParseWhatIf(what_if));
-      PRISM_RETURN_IF_ERROR(Apply(parsed, graph_, model, &durations));
+      PRISM_ASSIGN_OR_RETURN(what_ifs.emplace_back(), ParseWhatIf(what_if));
     }
+    PRISM_ASSIGN_OR_RETURN(const Durations durations, DurationsIf(what_ifs, graph_, model));
     PRISM_ASSIGN_OR_RETURN(const Outcome outcome, Evaluate(graph_, durations));
     return outcome.finish_ns;
   }
@@ -141,11 +141,11 @@ TEST_F(WhatIfJobTest, BothEndsOfASlowerRail) {
     }
   }
   const CostModel model(*ParseTarget("h200x1:2"), std::make_shared<const NetworkTable>(profile));
-  const auto scale = [&](std::vector<std::string> what_ifs) {
-    Durations durations = model.DurationsOf(graph_);
+  const auto scale = [&](const std::vector<std::string>& texts) {
+    std::vector<WhatIf> what_ifs;
+    for (const std::string& text : texts) what_ifs.push_back(*ParseWhatIf(text));
+    const Durations durations = *DurationsIf(what_ifs, graph_, model);
     EXPECT_GT(durations.calls[0][0].shares, 0u);
-    for (const std::string& what_if : what_ifs)
-      EXPECT_TRUE(Apply(*ParseWhatIf(what_if), graph_, model, &durations).ok());
     EXPECT_EQ(durations.call_scale[0][0], durations.call_scale[1][0]);
     return durations.call_scale[0][0];
   };
