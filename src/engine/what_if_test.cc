@@ -24,6 +24,10 @@ TEST(WhatIfTest, FormsAreRead) {
   EXPECT_EQ(nic->number, 1u);
   EXPECT_EQ(nic->nic, 3u);
   EXPECT_EQ(nic->Text(), "NIC 3 of node 1 has 0.5 times its bandwidth");
+  const auto wide = ParseWhatIf("nic:1.3=24.5GB/s");
+  ASSERT_TRUE(wide.ok()) << wide.status();
+  EXPECT_EQ(wide->bytes_per_s, 24.5e9);
+  EXPECT_EQ(wide->Text(), "NIC 3 of node 1 lets no more than 24.5 GB/s through");
   const auto kernel = ParseWhatIf("kernel:a:b=c=1.5");
   ASSERT_TRUE(kernel.ok()) << kernel.status();
   EXPECT_EQ(kernel->kernel, "a:b=c");
@@ -48,6 +52,9 @@ TEST(WhatIfTest, BadFormsAreExplained) {
                                   {"rank:x=2", "'x' is not a number"},
                                   {"rank:-1=2", "'-1' is not a number"},
                                   {"nic:3=2", "'3' is not NODE.NIC"},
+                                  {"nic:1.0=0GB/s", "a bandwidth is a number"},
+                                  {"nic:1.0=xGB/s", "a bandwidth is a number"},
+                                  {"port:1=24GB/s", "the factor is a number"},
                                   {"kernel:=2", "no name is given"},
                                   {"rank:3=0", "the factor is a number"},
                                   {"rank:3=nan", "the factor is a number"},
@@ -154,6 +161,9 @@ TEST_F(WhatIfJobTest, BothEndsOfASlowerRail) {
   EXPECT_LE(one, 2);
   EXPECT_NEAR(scale({"nic:0.0=0.5", "nic:1.0=0.5"}), one, 1e-6);
   EXPECT_NEAR(scale({"nic:0.0=0.5", "nic:0.0=2"}), 1, 1e-6);
+  // Messages reach 25 GB/s; what lets more through is not what limits them.
+  EXPECT_NEAR(scale({"nic:0.0=12.5GB/s"}), one, 1e-6);
+  EXPECT_NEAR(scale({"nic:0.0=50GB/s"}), 1, 1e-6);
 }
 
 TEST_F(WhatIfJobTest, MoreReplicasTakeMoreNodes) {
