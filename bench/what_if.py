@@ -106,7 +106,8 @@ def predict_case(runner: Runner, case: Case, changes: dict[str, Case], steps: in
     if not network.exists():
         measure_links(runner, [*changes.values()], folder, network, clock)
     capture(runner, case, folder, "captured", steps, "--exact-payload", EXACT_PAYLOAD)
-    runner.verb("calibrate", folder, "calibrated", clock, folder / "captured", "--clock", "virtual", "--network", network)
+    # All ranks run: a change may make one critical that was not, so each one's own times count.
+    runner.verb("calibrate", folder, "calibrated", clock, folder / "captured", "--clock", "virtual", "--network", network, "--slices", "0")
     inspected = runner.run([runner.prism, "inspect", folder / "calibrated", "--json"], folder / "inspected.log", {})
     group = data_parallel_group(case, json.JSONDecoder().raw_decode(inspected, inspected.find("{"))[0]["groups"])
     results = {}
