@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Holds `prism simulate --what-if` against true runs of the changed jobs, on hostcuda's virtual clock.
 
+    bench/what_if.py predict --seed 60 --out runs
     bench/what_if.py predict --cases s5-00 s34-00 --out runs
     bench/what_if.py truth --out runs
     bench/what_if.py evaluate --out runs --output FILE
 
 A case is one that bench/host_accuracy.py draws, without a straggler: s5-00 is the first of seed 5. The job is captured and calibrated once, as it is, and every
-change is predicted from that: none; a rank of which kernels take 1.3 times as long; a NIC at half its bandwidth; twice the replicas of
+change is predicted from that: none; a rank of which kernels take 1.3 times as long; the first NIC of every node at half its bandwidth; twice the replicas of
 data parallelism, on twice the nodes; twice the micro-batches; a rank that failed, so that its replica is gone. The network is measured
 by `prism netprofile` on the larger cluster, with the groups that the jobs have. A change that prism refuses is listed with its reason, and counts
 neither for nor against it.
@@ -23,10 +24,11 @@ import statistics
 import sys
 from pathlib import Path
 
-from host_accuracy import EVENT_NS, WARM_UP, Case, Runner, case_of, draw, iteration, jitter_seed, measure_links, printed_steps, truth_of, write_tables
+from host_accuracy import (EVENT_NS, EXACT_PAYLOAD, TRUE_STEPS, WARM_UP, Case, Runner, capture, case_of, clock_of, draw, each, iteration, jitter_seed,
+                           measure_links, printed_steps, simulated, truth_of, write_tables)  # fmt: skip
 from predictions import read_predictions, write_predictions
 from provenance import ROOT, provenance
-from torchrun import RunFailed, progress, torchrun
+from torchrun import RunFailed, progress
 
 SCHEMA = 1
 MEAN_BAR, MAXIMUM_BAR = 0.005, 0.02
@@ -75,10 +77,14 @@ def kind_of(row: dict) -> str:
 
 
 def what_ifs(case: Case, change: str, data_parallel: int | None) -> list[str]:
+    spine, narrower = case.links["spine"], f"{NARROWER}"
+    if spine["nodes_per_leaf"] == 1 and spine["oversubscription"] > 1:
+        # Every message that was measured crosses switches that let less through than a NIC: half of that is not half a NIC. Its data sheet says what is.
+        narrower = f"{NARROWER * case.links['rail']['bytes_per_s'] / 1e9:g}GB/s"
     return {
         "none": [],
         "rank": [f"rank:{case.world - 1}={SLOWER}"],
-        "nic": [f"nic:{node}.0={NARROWER}" for node in range(case.nodes)],
+        "nic": [f"nic:{node}.0={narrower}" for node in range(case.nodes)],
         "replicas": [f"replicas:{data_parallel}=2"],
         "micro-batches": ["micro-batches=2"],
         "failed": [f"failed:{case.world - 1}.{data_parallel}"],
@@ -93,16 +99,15 @@ def data_parallel_group(case: Case, groups: list[dict]) -> int | None:
 
 
 def predict_case(runner: Runner, case: Case, changes: dict[str, Case], steps: int) -> dict:
-    options, folder = runner.options, runner.options.out / case.name
+    folder = runner.options.out / case.name
     folder.mkdir(parents=True, exist_ok=True)
-    links, times = write_tables(case, folder, "prediction", jitter_seed(case, "prediction"))
-    clock = {"HOSTCUDA_CLOCK": "virtual", "HOSTNCCL_TOPOLOGY": str(links), "HOSTCUDA_TIMES": str(times)}
+    clock = clock_of(case, folder)
     network = folder / "netprofile.json"
     if not network.exists():
         measure_links(runner, [*changes.values()], folder, network, clock)
-    command = [*torchrun(options.python, case.per_node), f"--nnodes={case.nodes}", "--no-python", runner.trainer, *case.flags(steps)]
-    runner.verb("capture", folder, "captured", {}, "--target", f"h200x{case.per_node}:{case.nodes}", "--", *command)
-    runner.verb("calibrate", folder, "calibrated", clock, folder / "captured", "--clock", "virtual", "--network", network)
+    capture(runner, case, folder, "captured", steps, "--exact-payload", EXACT_PAYLOAD)
+    # All ranks run: a change may make one critical that was not, so each one's own times count.
+    runner.verb("calibrate", folder, "calibrated", clock, folder / "captured", "--clock", "virtual", "--network", network, "--slices", "0")
     inspected = runner.run([runner.prism, "inspect", folder / "calibrated", "--json"], folder / "inspected.log", {})
     group = data_parallel_group(case, json.JSONDecoder().raw_decode(inspected, inspected.find("{"))[0]["groups"])
     results = {}
@@ -110,62 +115,64 @@ def predict_case(runner: Runner, case: Case, changes: dict[str, Case], steps: in
         log = folder / f"simulated-{change}.log"
         words = [word for what in what_ifs(case, change, group) for word in ("--what-if", what)]
         try:
-            text = runner.run([runner.prism, "simulate", folder / "calibrated", "--network", network, "--json", "--timeline", "none", *words], log, {})
+            answer = simulated(runner, folder, "calibrated", log, "--network", network, "--threads", runner.threads, *words)
         except RunFailed:
             refused = re.search(r"^(?:prism: )?error: (.*)", log.read_text(), re.M)
             if change not in ("replicas", "micro-batches", "failed") or refused is None:
                 raise
             results[change] = {"what_if": words[1::2], "refused": refused.group(1)}
             continue
-        answer, _ = json.JSONDecoder().raw_decode(text, max(text.find("{"), 0))
         results[change] = {"what_if": words[1::2], **iteration([step["ns"] - EVENT_NS for step in answer["steps"]], steps, "simulate")}
     return results
 
 
 def predict(options: argparse.Namespace) -> int:
-    runner, failed, rows = Runner(options), False, []
-    for name in options.cases:
+    def predicted(name: str) -> dict:
         seed, number = (int(part) for part in re.fullmatch(r"s(\d+)-(\d+)", name).groups())
         case = draw(seed, number, options.ranks, ["straggler"])
         changes = {change: job for change in options.changes if (job := changed_job(case, change)) is not None}
         row = {"case": dataclasses.asdict(case), "changed": {change: dataclasses.asdict(job) for change, job in changes.items()}}
         try:
-            row["predicted"] = predict_case(runner, case, changes, options.steps)
+            return row | {"predicted": predict_case(Runner(options), case, changes, options.steps)}
         except RunFailed as failure:
-            failed = True
-            row["failure"] = str(failure)
             progress(f"what_if: {name}: {failure}")
-        rows.append(row)
+            return row | {"failure": str(failure)}
+
+    rows = each(options, options.cases or [f"s{options.seed}-{number:02}" for number in range(options.count)], predicted)
     write_predictions(options.out, {**provenance(), "steps": options.steps, "cases": rows})
-    return 1 if failed else 0
+    return 1 if any("failure" in row for row in rows) else 0
+
+
+def digest_of(job: dict) -> str:
+    """The job is what counts: predictions may be made anew, by a better prism, and be held against its truth again."""
+    return json.dumps(job)
 
 
 def truth(options: argparse.Namespace) -> int:
-    runner, failed = Runner(options), False
-    predictions, _ = read_predictions(options.out)
-    steps = predictions["steps"]
-    for row in predictions["cases"]:
-        for change, prediction in row.get("predicted", {}).items():
-            job = case_of(row["changed"][change])
-            folder = options.out / job.name
-            # The job is what counts: predictions may be made anew, by a better prism, and be held against it again.
-            digest = json.dumps([row["changed"][change], steps])
-            found = truth_of(folder, digest)
-            if "refused" in prediction or (found is not None and "failure" not in found):
-                continue
-            folder.mkdir(parents=True, exist_ok=True)
-            links, times = write_tables(job, folder, "truth", jitter_seed(job, "truth"))
-            result = {"predictions_sha256": digest, "steps": steps, **provenance()}
-            try:
-                text = runner.run([runner.hostcuda, "run", "--clock", "virtual", "--links", links, "--times", times, "--", runner.trainer,
-                                   "--launch", job.world, "--gpus-per-node", job.per_node, *job.flags(steps)], folder / "truth.log", {})  # fmt: skip
-                result |= iteration(printed_steps(text), steps, "the job")
-            except RunFailed as failure:
-                failed = True
-                result["failure"] = str(failure)
-                progress(f"what_if: {job.name}: {failure}")
-            (folder / "truth.json").write_text(json.dumps(result, indent=1))
-    return 1 if failed else 0
+    predictions, predictions_sha256 = read_predictions(options.out)
+    jobs = [row["changed"][change] for row in predictions["cases"] for change, prediction in row.get("predicted", {}).items() if "refused" not in prediction]
+
+    def found(row: dict) -> dict:
+        job, digest = case_of(row), digest_of(row)
+        folder = options.out / job.name
+        result = truth_of(folder, digest, options.steps)
+        if result is not None and "failure" not in result:
+            return result
+        folder.mkdir(parents=True, exist_ok=True)
+        links, times = write_tables(job, folder, "truth", jitter_seed(job, "truth"))
+        runner = Runner(options)
+        result = {"predictions_sha256": digest, "predicted": predictions_sha256, "steps": options.steps, **provenance()}
+        try:
+            text = runner.run([runner.hostcuda, "run", "--clock", "virtual", "--links", links, "--times", times, "--", runner.trainer,
+                               "--launch", job.world, "--gpus-per-node", job.per_node, *job.flags(options.steps)], folder / "truth.log", {})  # fmt: skip
+            result |= iteration(printed_steps(text), options.steps, "the job")
+        except RunFailed as failure:
+            result["failure"] = str(failure)
+            progress(f"what_if: {job.name}: {failure}")
+        (folder / "truth.json").write_text(json.dumps(result, indent=1))
+        return result
+
+    return 1 if any("failure" in result for result in each(options, jobs, found)) else 0
 
 
 def evaluate(options: argparse.Namespace) -> int:
@@ -207,7 +214,7 @@ def judge(out: Path, predictions: dict, rows: list[dict], refused: list[dict], f
                 refused.append(entry | {"refused": predicted["refused"]})
                 print(f"{name}  {change:13}  refused: {predicted['refused']}")
                 continue
-            true = truth_of(out / entry["job"]["name"], json.dumps([entry["job"], predictions["steps"]]))
+            true = truth_of(out / entry["job"]["name"], digest_of(entry["job"]))
             if true is None or "failure" in true:
                 failures.append(entry | {"failure": "there is no truth" if true is None else true["failure"]})
                 continue
@@ -231,10 +238,16 @@ def parse_arguments() -> argparse.Namespace:
     for verb in (prediction, true):
         verb.add_argument("--build", type=lambda path: Path(path).absolute(), default=ROOT / "build/ci", metavar="DIR")
         verb.add_argument("--timeout", type=float, default=600, metavar="S", help="of a run")
-    prediction.add_argument("--cases", nargs="+", required=True, metavar="sSEED-NUMBER")
+    for verb in (prediction, true):
+        verb.add_argument("--jobs", type=int, default=1, metavar="N", help="cases at the same time")
+    drawn = prediction.add_mutually_exclusive_group(required=True)
+    drawn.add_argument("--cases", nargs="+", metavar="sSEED-NUMBER")
+    drawn.add_argument("--seed", type=int, help="its first --count cases")
+    prediction.add_argument("--count", type=int, default=12, metavar="K")
     prediction.add_argument("--changes", nargs="+", choices=CHANGES, default=CHANGES)
     prediction.add_argument("--ranks", type=int, default=8, metavar="MAX", help="largest world that is drawn")
-    prediction.add_argument("--steps", type=int, default=12, help="iterations, of which the first two do not count")
+    prediction.add_argument("--steps", type=int, default=22, help="iterations that are predicted, of which the first two do not count")
+    true.add_argument("--steps", type=int, default=TRUE_STEPS)
     prediction.add_argument("--sizes", default="4B:256MiB:2", metavar="MIN:MAX:FACTOR", help="that netprofile measures")
     prediction.add_argument("--python", type=Path, default=Path(sys.executable), metavar="FILE", help="has torch")
     evaluation.add_argument("--output", type=Path, metavar="FILE")

@@ -62,7 +62,8 @@ class SimulateVerb final : public Verb {
            "--what-if", what_if_,
            "What if something took FACTOR times as long, or had FACTOR times its bandwidth: "
            "rank:R=F (its kernels), host:R=F, kernel:NAME=F, communicator:N=F, port:R=F, "
-           "nic:NODE.NIC=F; or there were F times as many replicas (replicas:N=F) or micro-batches "
+           "nic:NODE.NIC=F; or a NIC let no more than so much through (nic:NODE.NIC=24GB/s); or "
+           "there were F times as many replicas (replicas:N=F) or micro-batches "
            "(micro-batches=F), or rank R failed and its replica were gone (failed:R.N), where N is "
            "a "
            "communicator of one rank of each replica; may be repeated")

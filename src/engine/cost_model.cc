@@ -296,10 +296,11 @@ std::vector<CostModel::Messages> CostModel::MessagesOf(const graph::Graph& graph
   return of_call;
 }
 
-NetworkTime CostModel::CollectiveTime(const graph::Call& call, const Placement& at) const {
+NetworkTime CostModel::CollectiveTime(const graph::Call& call, const Placement& at,
+                                      const LinkModel::Speed& speed) const {
   const uint64_t bytes = call.count * ElementBytes(call.dtype);
   if (network_ != nullptr) {
-    if (const auto time = network_->TimeOf(target_.gpu, call.op, call.dtype, bytes, at))
+    if (const auto time = network_->TimeOf(target_.gpu, call.op, call.dtype, bytes, at, speed))
       return *time;
   }
   return {CollectiveNs(target_.gpu, call.op, bytes, at), TimeSource::kModelled};
@@ -329,14 +330,15 @@ NetworkTime CostModel::GroupedTime(const graph::Call& call, const Messages& mess
   return {PointToPointNs(gpu, near, far), TimeSource::kModelled};
 }
 
-NetworkTime CostModel::MessageTime(const graph::Call& call, uint32_t rank, uint32_t peer) const {
+NetworkTime CostModel::MessageTime(const graph::Call& call, uint32_t from, uint32_t to,
+                                   const LinkModel::Speed& speed) const {
   const NetworkLinks& links = *network_->profile().links;
   // What stays on the GPU crosses no link.
-  if (rank == peer) return {std::llround(links.receive_ns), TimeSource::kMeasured};
-  const uint32_t ends[] = {rank, peer};
+  if (from == to) return {std::llround(links.receive_ns), TimeSource::kMeasured};
+  const uint32_t ends[] = {from, to};
   const Placement at = PlacementOf(target_, ends, &links);
   const uint64_t bytes = call.count * ElementBytes(call.dtype);
-  if (const auto time = network_->TimeOf(target_.gpu, CommOp::kSend, call.dtype, bytes, at))
+  if (const auto time = network_->TimeOf(target_.gpu, CommOp::kSend, call.dtype, bytes, at, speed))
     return *time;
   return {PointToPointNs(target_.gpu, at.nodes > 1 ? 0 : bytes, at.nodes > 1 ? bytes : 0),
           TimeSource::kModelled};
@@ -344,11 +346,12 @@ NetworkTime CostModel::MessageTime(const graph::Call& call, uint32_t rank, uint3
 
 namespace {
 
-// Numbers the links of a cluster, and says which of them a call uses.
+// Numbers the links of a cluster, and says which of them a call uses; `bandwidth` as in Factors.
 class LinkMap {
  public:
-  LinkMap(const Target& target, const NetworkLinks& links, const graph::Graph& graph)
-      : target_(target), links_(links) {
+  LinkMap(const Target& target, const NetworkLinks& links, const graph::Graph& graph,
+          std::map<uint32_t, double> bandwidth = {})
+      : target_(target), links_(links), bandwidth_(std::move(bandwidth)) {
     for (const graph::Rank& rank : graph.ranks) gpus_ = std::max(gpus_, rank.rank + 1);
     for (const graph::Communicator& c : graph.communicators) {
       for (const uint32_t rank : c.world_ranks) {
@@ -388,29 +391,72 @@ class LinkMap {
     }
     return stands;
   }
+  /// Of a collective's slowest links.
+  LinkModel::Speed SpeedOf(const graph::Communicator& c) const {
+    Slowest slowest;
+    for (const uint32_t rank : c.world_ranks) {
+      if (bandwidth_.empty() || rank == graph::kNone) continue;
+      slowest.Port(Bandwidth(PortOut(rank)));
+      slowest.Nic(Bandwidth(NicOut(rank, rank)));
+    }
+    return slowest.Speed();
+  }
+  /// Of a message's.
+  LinkModel::Speed SpeedOf(uint32_t from, uint32_t to) const {
+    Slowest slowest;
+    if (bandwidth_.empty()) return slowest.Speed();
+    slowest.Port(Bandwidth(PortOut(from)));
+    slowest.Port(Bandwidth(PortOut(LeadOf(from, to))));
+    slowest.Nic(Bandwidth(NicOut(from, to)));
+    slowest.Nic(Bandwidth(NicOut(to, to)));
+    return slowest.Speed();
+  }
   void AddCollective(uint32_t rank, Stands stands, const NetworkTime& time,
                      std::vector<LinkShare>* shares) const {
     for (const uint32_t direction : {0u, 1u}) {
-      Add(2 * rank + direction, time.port, shares);
-      if (stands.at_nic) Add(2 * (gpus_ + Nic(rank, rank)) + direction, time.nic, shares);
-      if (stands.at_leaf) Add(2 * (2 * gpus_ + Leaf(rank, rank)) + direction, time.leaf, shares);
+      Add(PortOut(rank) + direction, time.port, shares);
+      if (stands.at_nic) Add(NicOut(rank, rank) + direction, time.nic, shares);
+      if (stands.at_leaf) Add(LeafOut(rank, rank) + direction, time.leaf, shares);
     }
   }
   /// All that a message uses. It leaves a node by the receiver's NIC, to which a port of the
   /// sender's node leads.
   void AddMessage(uint32_t from, uint32_t to, const NetworkTime& time,
                   std::vector<LinkShare>* shares) const {
-    const uint32_t per_node = target_.gpus_per_node;
-    const bool near = target_.node_of(from) == target_.node_of(to);
-    Add(2 * from, time.port, shares);
-    Add(2 * (near ? to : target_.node_of(from) * per_node + to % per_node) + 1, time.port, shares);
-    Add(2 * (gpus_ + Nic(from, to)), time.nic, shares);
-    Add(2 * (gpus_ + Nic(to, to)) + 1, time.nic, shares);
-    Add(2 * (2 * gpus_ + Leaf(from, to)), time.leaf, shares);
-    Add(2 * (2 * gpus_ + Leaf(to, to)) + 1, time.leaf, shares);
+    Add(PortOut(from), time.port, shares);
+    Add(PortOut(LeadOf(from, to)) + 1, time.port, shares);
+    Add(NicOut(from, to), time.nic, shares);
+    Add(NicOut(to, to) + 1, time.nic, shares);
+    Add(LeafOut(from, to), time.leaf, shares);
+    Add(LeafOut(to, to) + 1, time.leaf, shares);
   }
 
  private:
+  class Slowest {
+   public:
+    void Port(double factor) { Add(factor, &port_); }
+    void Nic(double factor) { Add(factor, &nic_); }
+    LinkModel::Speed Speed() const { return {port_.value_or(1), nic_.value_or(1)}; }
+
+   private:
+    static void Add(double factor, std::optional<double>* least) {
+      *least = std::min(least->value_or(factor), factor);
+    }
+    std::optional<double> port_, nic_;
+  };
+  double Bandwidth(uint32_t link) const {
+    const auto found = bandwidth_.find(link & ~1u);
+    return found == bandwidth_.end() ? 1 : found->second;
+  }
+  /// Numbers of the ways out; those in are the next ones.
+  static uint32_t PortOut(uint32_t rank) { return 2 * rank; }
+  uint32_t NicOut(uint32_t on, uint32_t rail) const { return 2 * (gpus_ + Nic(on, rail)); }
+  uint32_t LeafOut(uint32_t on, uint32_t rail) const { return 2 * (2 * gpus_ + Leaf(on, rail)); }
+  /// Whose port a message goes into on the sender's node: the receiver's, or of the GPU at its NIC.
+  uint32_t LeadOf(uint32_t from, uint32_t to) const {
+    const uint32_t per_node = target_.gpus_per_node;
+    return target_.node_of(from) * per_node + to % per_node;
+  }
   /// The NIC of rank `on`'s node that rank `rail`'s GPU would have there.
   uint32_t Nic(uint32_t on, uint32_t rail) const {
     return target_.node_of(on) * target_.gpus_per_node + NicOfNode(rail);
@@ -423,13 +469,15 @@ class LinkMap {
     const uint32_t gpu = rail % target_.gpus_per_node;
     return gpu < links_.nic_of_gpu.size() ? links_.nic_of_gpu[gpu] : gpu;
   }
-  static void Add(uint32_t link, double share, std::vector<LinkShare>* shares) {
+  void Add(uint32_t link, double share, std::vector<LinkShare>* shares) const {
+    if (!bandwidth_.empty()) share = std::min(1.0, share / Bandwidth(link));
     const auto whole = static_cast<uint32_t>(std::llround(share * kWholeLink));
     if (whole != 0) shares->push_back({link, whole});
   }
 
   const Target& target_;
   const NetworkLinks& links_;
+  const std::map<uint32_t, double> bandwidth_;
   uint32_t gpus_ = 0;
 };
 
@@ -476,14 +524,18 @@ Durations CostModel::DurationsOf(const graph::Graph& graph, const Factors& facto
 
   std::optional<LinkMap> links;
   if (shares_links()) {
-    links.emplace(target_, *network_->profile().links, graph);
+    links.emplace(target_, *network_->profile().links, graph, factors.bandwidth);
     d.links = links->links();
     d.receive_ns = std::llround(network_->profile().links->receive_ns);
   }
   std::vector<Placement> placements;
   std::vector<std::vector<LinkMap::Stands>> stands;
+  std::vector<LinkModel::Speed> speeds(graph.communicators.size());
   for (const graph::Communicator& c : graph.communicators) {
-    if (links) stands.push_back(links->StandsOf(c));
+    if (links) {
+      speeds[stands.size()] = links->SpeedOf(c);
+      stands.push_back(links->StandsOf(c));
+    }
     placements.push_back(
         PlacementOf(target_, c.world_ranks, links ? &*network_->profile().links : nullptr));
   }
@@ -492,6 +544,7 @@ Durations CostModel::DurationsOf(const graph::Graph& graph, const Factors& facto
     const std::vector<Messages> messages =
         links ? std::vector<Messages>() : MessagesOf(graph, rank);
     std::vector<CallTime> calls;
+    std::vector<double> stretches;
     for (uint32_t call = 0; call < program.calls.size(); ++call) {
       const graph::Call& c = program.calls[call];
       const uint32_t comm = rank.comm[c.participant];
@@ -499,7 +552,7 @@ Durations CostModel::DurationsOf(const graph::Graph& graph, const Factors& facto
       const auto first_share = static_cast<uint32_t>(d.shares.size());
       NetworkTime time;
       if (rank.channel[call] == graph::kNone) {
-        time = CollectiveTime(c, at);
+        time = CollectiveTime(c, at, speeds[comm]);
         if (links)
           links->AddCollective(rank.rank, stands[comm][rank.comm_rank[c.participant]], time,
                                &d.shares);
@@ -508,16 +561,20 @@ Durations CostModel::DurationsOf(const graph::Graph& graph, const Factors& facto
       } else {
         const uint32_t peer =
             graph.communicators[comm].world_ranks[static_cast<size_t>(rank.peer[call])];
-        time = MessageTime(c, rank.rank, peer == graph::kNone ? rank.rank : peer);
+        const bool sends = c.op == CommOp::kSend;
+        const uint32_t other = peer == graph::kNone ? rank.rank : peer;
+        const uint32_t from = sends ? rank.rank : other, to = sends ? other : rank.rank;
+        time = MessageTime(c, from, to, links->SpeedOf(from, to));
         // The sender stands for all links of its message.
-        if (c.op == CommOp::kSend && peer != graph::kNone && peer != rank.rank)
-          links->AddMessage(rank.rank, peer, time, &d.shares);
+        if (sends && from != to) links->AddMessage(from, to, time, &d.shares);
       }
       calls.push_back({scaled(time.ns, time.source, factors.communication), time.source,
                        first_share, static_cast<uint32_t>(d.shares.size()) - first_share,
                        time.spread, time.doubt, time.figure, time.size_doubt, time.group_doubt,
                        time.share_doubt});
+      if (!factors.bandwidth.empty()) stretches.push_back(time.stretch);
     }
+    if (!factors.bandwidth.empty()) d.call_scale.push_back(std::move(stretches));
     d.calls.push_back(std::move(calls));
   }
   d.host = gpu.host_ns;

@@ -23,6 +23,7 @@
 #define PRISM_ENGINE_COST_MODEL_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -41,6 +42,9 @@ struct Factors {
   double compute = 1;
   double communication = 1;
   double host = 1;
+  /// On the bandwidth of links, both directions, by the number of the first one (PortLink,
+  /// NicLink).
+  std::map<uint32_t, double> bandwidth = {};
 };
 
 struct KernelTime {
@@ -74,6 +78,10 @@ class CostModel {
   /// the port of a world rank's GPU, of a NIC of a node. None: there is no such link.
   std::optional<uint32_t> PortLink(const graph::Graph& graph, uint32_t rank) const;
   std::optional<uint32_t> NicLink(const graph::Graph& graph, uint32_t node, uint32_t nic) const;
+  /// What messages were measured to reach by a NIC, where nodes are nearest; none: not known.
+  std::optional<double> NicBytesPerS() const {
+    return network_ == nullptr ? std::nullopt : network_->NicBytesPerS();
+  }
 
  private:
   /// What a rank sends or receives in one ncclGroup on a stream.
@@ -82,10 +90,12 @@ class CostModel {
     bool with_every_peer = false;            // one to and from each member of one communicator
   };
   std::vector<Messages> MessagesOf(const graph::Graph& graph, const graph::Rank& rank) const;
-  NetworkTime CollectiveTime(const graph::Call& call, const Placement& at) const;
+  NetworkTime CollectiveTime(const graph::Call& call, const Placement& at,
+                             const LinkModel::Speed& speed) const;
   NetworkTime GroupedTime(const graph::Call& call, const Messages& messages,
                           const Placement& at) const;
-  NetworkTime MessageTime(const graph::Call& call, uint32_t rank, uint32_t peer) const;
+  NetworkTime MessageTime(const graph::Call& call, uint32_t from, uint32_t to,
+                          const LinkModel::Speed& speed) const;
 
   Target target_;
   std::shared_ptr<const NetworkTable> network_;

@@ -89,12 +89,13 @@ std::vector<Algorithm> AlgorithmsOf(CommOp op, const Placement& at) {
 
 }  // namespace
 
-LinkModel::Estimate LinkModel::Of(CommOp op, double bytes, const Placement& at) const {
+LinkModel::Estimate LinkModel::Of(CommOp op, double bytes, const Placement& at,
+                                  const Speed& speed) const {
   Estimate best{INFINITY, 0, 0, 0};
   for (const Algorithm& a : AlgorithmsOf(op, at)) {
     for (const Protocol& p : protocols) {
-      Estimate e{0, a.port_bytes * p.port_ns_per_byte * bytes,
-                 a.nic_bytes * p.nic_ns_per_byte * bytes,
+      Estimate e{0, a.port_bytes * p.port_ns_per_byte * bytes / speed.port,
+                 a.nic_bytes * p.nic_ns_per_byte * bytes / speed.nic,
                  a.leaf_bytes * p.nic_ns_per_byte * leaf_share * bytes};
       e.ns = base_ns + a.port_steps * p.port_step_ns +
              a.nic_steps * (at.leaves > 1 ? p.leaf_step_ns : p.nic_step_ns) + e.busiest_ns();

@@ -32,9 +32,14 @@ struct LinkModel {
   struct Estimate {
     double ns;
     /// Nanoseconds that each member's port (in each direction), each NIC, and a leaf's way to the
-    /// others are busy meanwhile.
+    /// others are busy meanwhile, at the speed that it has.
     double port_ns, nic_ns, leaf_ns;
     double busiest_ns() const { return std::max({port_ns, nic_ns, leaf_ns}); }
+  };
+
+  /// Of bandwidths: of the group's slowest port and NIC.
+  struct Speed {
+    double port = 1, nic = 1;
   };
 
   double base_ns = 0;
@@ -49,7 +54,12 @@ struct LinkModel {
            (at.leaves <= 1 || leaves);
   }
   /// `bytes` as in CollectiveNs; kSend and kRecv: one message.
-  Estimate Of(trace::CommOp op, double bytes, const Placement& at) const;
+  Estimate Of(trace::CommOp op, double bytes, const Placement& at) const {
+    return Of(op, bytes, at, {});
+  }
+  /// The same on slower or faster links, on which another algorithm or protocol may be the
+  /// quickest.
+  Estimate Of(trace::CommOp op, double bytes, const Placement& at, const Speed& speed) const;
 };
 
 }  // namespace prism::engine

@@ -249,6 +249,32 @@ std::optional<LinkModel> NetworkTable::MeasuredLinks() const {
   return model;
 }
 
+std::optional<double> NetworkTable::NicBytesPerS() const {
+  if (!links_.has_value() || !links_->nics) return std::nullopt;
+  return 1e9 / links_->protocols.back().nic_ns_per_byte;
+}
+
+void NetworkTable::ChangeSpeed(CommOp op, double bytes, const Placement& at,
+                               const LinkModel::Speed& speed, double steeper,
+                               NetworkTime* time) const {
+  if (speed.port == 1 && speed.nic == 1) return;
+  // Behind another link that is narrower one is not noticed to be slower until it is as narrow.
+  const auto seen = [&](double factor) {
+    return steeper > 1 ? std::min(1.0, factor * steeper) : factor;
+  };
+  const LinkModel::Speed noticed{seen(speed.port), seen(speed.nic)};
+  const LinkModel::Estimate was = links_->Of(op, bytes, at),
+                            now = links_->Of(op, bytes, at, noticed);
+  time->stretch = now.ns / was.ns;
+  time->ns = std::llround(static_cast<double>(time->ns) * time->stretch);
+  const auto change = [&](double was_ns, double now_ns, double* share) {
+    if (was_ns > 0) *share *= now_ns / was_ns / time->stretch;
+  };
+  change(was.port_ns, now.port_ns * noticed.port, &time->port);
+  change(was.nic_ns, now.nic_ns * noticed.nic, &time->nic);
+  change(was.leaf_ns, now.leaf_ns, &time->leaf);
+}
+
 double NetworkTable::Scaled(const Gpu& gpu, CommOp op, const Curve& curve, uint64_t bytes,
                             const Placement& at) const {
   const double size = static_cast<double>(bytes), ns = At(curve.points, size).ns;
@@ -319,7 +345,8 @@ const std::vector<NetworkTable::Curve>* NetworkTable::CurvesOf(CommOp op, uint32
 }
 
 std::optional<NetworkTime> NetworkTable::TimeOf(const Gpu& gpu, CommOp op, uint32_t nccl_type,
-                                                uint64_t bytes, const Placement& at) const {
+                                                uint64_t bytes, const Placement& at,
+                                                const LinkModel::Speed& speed) const {
   if (op == CommOp::kRecv) op = CommOp::kSend;
   bool same_type = true;
   const std::vector<Curve>* curves = CurvesOf(op, nccl_type, &same_type);
@@ -348,6 +375,7 @@ std::optional<NetworkTime> NetworkTable::TimeOf(const Gpu& gpu, CommOp op, uint3
         time.leaf = share(e.leaf_ns);
         // Of slope and time, which one size may be the cause of.
         if (value.ns_per_byte > 0) time.share_doubt = value.error / value.ns_per_byte + time.doubt;
+        ChangeSpeed(op, size, at, speed, steeper, &time);
       }
       return time;
     }
@@ -384,6 +412,7 @@ std::optional<NetworkTime> NetworkTable::TimeOf(const Gpu& gpu, CommOp op, uint3
     time.port = e.port_ns > 0 ? std::max(kLeastShare, e.port_ns / e.ns) : 0;
     time.nic = e.nic_ns > 0 ? std::max(kLeastShare, e.nic_ns / e.ns) : 0;
     time.leaf = e.leaf_ns > 0 ? std::max(kLeastShare, e.leaf_ns / e.ns) : 0;
+    ChangeSpeed(op, static_cast<double>(bytes), at, speed, /*steeper=*/1, &time);
   }
   return time;
 }

@@ -58,6 +58,9 @@ struct NetworkTime {
   /// Of the shares, as part of them.
   double share_doubt = 0;
   uint32_t figure = 0;  // what is told from one line is off together
+  /// What links of another speed than the measured make of it: `ns` over what it was. Shares are
+  /// then of links at the measured speed.
+  double stretch = 1;
 };
 
 class NetworkTable {
@@ -70,9 +73,13 @@ class NetworkTable {
 
   /// Nothing where the profile has no entry that says something of it: none of the operation, or
   /// only ones of a single node for a group of several, or the reverse. kSend and kRecv: a message
-  /// between two ranks. `gpu` is for the ratio of the formulas.
+  /// between two ranks. `gpu` is for the ratio of the formulas. `speed`: of the links that are
+  /// used, over what was measured; nothing is said of it where they are not known.
   std::optional<NetworkTime> TimeOf(const Gpu& gpu, trace::CommOp op, uint32_t nccl_type,
-                                    uint64_t bytes, const Placement& at) const;
+                                    uint64_t bytes, const Placement& at,
+                                    const LinkModel::Speed& speed = {}) const;
+  /// Of a message that only has to cross NICs, as far as they are known.
+  std::optional<double> NicBytesPerS() const;
 
  private:
   struct Point {
@@ -104,6 +111,10 @@ class NetworkTable {
   /// where there are none.
   double DoubtOfGroups(const Gpu& gpu, trace::CommOp op, uint64_t bytes, const Curve& by,
                        const std::vector<Curve>& curves) const;
+  /// Puts links of another speed into what `time` is with those that were measured. `steeper`: how
+  /// many times as long as on the busiest link that is known bytes take on another one.
+  void ChangeSpeed(trace::CommOp op, double bytes, const Placement& at,
+                   const LinkModel::Speed& speed, double steeper, NetworkTime* time) const;
   /// What the curves of messages say of ports and NICs; nothing where there are none.
   std::optional<LinkModel> MeasuredLinks() const;
   /// For a group of another kind than the curve's.

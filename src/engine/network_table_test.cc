@@ -405,6 +405,51 @@ TEST(NetworkTableTest, OtherGroupsFollowFromTheMachinesOwnLinks) {
   }
 }
 
+// A slower NIC is put into the quickest algorithm and protocol that there then is.
+TEST(NetworkTableTest, SlowerLinksChooseTheirProtocolAnew) {
+  constexpr double kBase = 6000, kPortStep = 700, kNicStep = 4000, kPort = 0.01, kNic = 0.04;
+  struct Job {
+    double steps_ns, port, nic;  // of all steps; of a byte on the links
+  };
+  struct Taken {
+    double ns, protocol;
+  };
+  const auto least = [](const Job& job, double bytes, double slower) {
+    const double b = bytes * std::max(job.port, job.nic * slower);
+    const double quick = kBase + job.steps_ns + 2 * b, dense = kBase + 5 * job.steps_ns + b;
+    return quick < dense ? Taken{quick, 2} : Taken{dense, 1};
+  };
+  NetworkProfile profile;
+  profile.links = NetworkLinks{kBase, {0, 1}};
+  const Placement one_nic{2, 2, 1, 1}, two{4, 2, 2, 2};
+  const Job ring{2 * kPortStep + kNicStep, 3 * kPort, 3 * kNic / 2};
+  for (const auto& [op, at, job] : {std::tuple{CommOp::kSend, OnNode(2), Job{kPortStep, kPort, 0}},
+                                    {CommOp::kSend, one_nic, Job{kNicStep, 0, kNic}},
+                                    {CommOp::kAllGather, two, ring}}) {
+    for (uint64_t bytes = 64; bytes <= 256 * kMiB; bytes *= 2) {
+      profile.entries.push_back(
+          Entry(op, std::nullopt, at, bytes, least(job, static_cast<double>(bytes), 1).ns));
+      profile.entries.back().rails = at.rails;
+    }
+  }
+  const NetworkTable table(profile);
+  EXPECT_NEAR(*table.NicBytesPerS(), 1e9 / kNic, 1e6);
+  for (const double speed : {0.25, 0.5, 1.0, 8.0}) {
+    for (uint64_t bytes = kKiB; bytes <= 64 * kMiB; bytes *= 2) {
+      const auto b = static_cast<double>(bytes);
+      const Taken taken = least(ring, b, 1 / speed);
+      const NetworkTime time =
+          *table.TimeOf(H200(), CommOp::kAllGather, kInt8, bytes, two, {.nic = speed});
+      EXPECT_NEAR(static_cast<double>(time.ns) / taken.ns, 1, 1e-3) << speed << " " << bytes;
+      EXPECT_NEAR(time.stretch, taken.ns / least(ring, b, 1).ns, 1e-3) << speed << " " << bytes;
+      // As the link was.
+      const double of_time = taken.protocol * b / taken.ns;
+      EXPECT_NEAR(time.nic, of_time * ring.nic, 2e-3) << speed << " " << bytes;
+      EXPECT_NEAR(time.port, of_time * ring.port, 2e-3) << speed << " " << bytes;
+    }
+  }
+}
+
 // Of eight nodes two are on a leaf, whose way to the others is as wide as one NIC. Eight nodes are
 // told from two of one leaf, and a message between leaves.
 TEST(NetworkTableTest, GroupsOfSeveralLeavesFollowFromMessagesBetweenThem) {

@@ -2,14 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <optional>
-#include <tuple>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "src/base/status.h"
 #include "src/graph/replicas.h"
 
@@ -17,7 +17,6 @@ namespace prism::engine {
 namespace {
 
 using graph::Graph;
-using graph::kNone;
 
 constexpr struct {
   WhatIf::Kind kind;
@@ -33,8 +32,10 @@ constexpr struct {
               {WhatIf::Kind::kMicroBatches, "micro-batches"}};
 constexpr char kForms[] =
     "rank:3=1.3, host:3=0.5, kernel:gemm=0.8, communicator:2=1.5, port:3=0.5, nic:1.0=0.5 "
-    "(node.NIC), replicas:2=2 (communicator), failed:3.2 (rank.communicator) or micro-batches=2";
+    "or nic:1.0=24GB/s (node.NIC), replicas:2=2 (communicator), failed:3.2 (rank.communicator) or "
+    "micro-batches=2";
 constexpr double kLeast = 1e-3, kMost = 1e3;
+constexpr double kGiga = 1e9, kMostGiga = 1e6;
 constexpr double kMostTimes = 64;  // of what there is more of
 
 /// What a span of the program takes, over what it took, when kernels that `matches` take `factor`
@@ -127,68 +128,50 @@ absl::Status ApplyToCommunicator(const WhatIf& what_if, const Graph& graph, Dura
                   "prism inspect DIR lists the communicators");
 }
 
-/// Both directions of a link become faster or slower. Where a call's bytes take longest on another
-/// link it does not notice until they no longer do.
-absl::Status ApplyToLink(uint32_t first_link, const WhatIf& what_if, const Graph& graph,
-                         Durations* durations) {
-  using Meeting = std::tuple<uint32_t, trace::CommOp, uint64_t, uint32_t>;  // of a communicator
-  const auto is_changed = [&](const LinkShare& use) { return use.link / 2 == first_link / 2; };
-  // How busy a call keeps its busiest link, now and then.
-  struct Busiest {
-    double now = 0, then = 0;
-    double stretch() const { return 1 + then - now; }
-  };
-  const auto add = [&](const CallTime& time, Busiest* busiest) {
-    for (uint32_t i = time.first_share; i < time.first_share + time.shares; ++i) {
-      const LinkShare& use = durations->shares[i];
-      const double share = static_cast<double>(use.share) / kWholeLink;
-      busiest->now = std::max(busiest->now, share);
-      busiest->then = std::max(busiest->then, is_changed(use) ? share / what_if.factor : share);
+absl::Status AddLink(const WhatIf& what_if, const Graph& graph, const CostModel& model,
+                     Factors* factors) {
+  if (!model.shares_links()) {
+    return WithHint(absl::FailedPreconditionError("nothing is known of the links"),
+                    "--network FILE, of prism netprofile");
+  }
+  const std::optional<uint32_t> link = what_if.kind == WhatIf::Kind::kPort
+                                           ? model.PortLink(graph, what_if.number)
+                                           : model.NicLink(graph, what_if.number, what_if.nic);
+  if (!link.has_value()) {
+    return WithHint(
+        absl::InvalidArgumentError(absl::StrCat("there is no such link: ", what_if.Text())),
+        "ranks, nodes and NICs are numbered from 0");
+  }
+  double factor = what_if.factor;
+  if (what_if.bytes_per_s > 0) {
+    const std::optional<double> reached = model.NicBytesPerS();
+    if (!reached.has_value()) {
+      return WithHint(absl::FailedPreconditionError("no messages between nodes were measured"),
+                      "prism netprofile --nodes 2 --operations Send,... or a factor");
     }
-  };
-  std::map<Meeting, Busiest> meetings;  // of all members: they end together
-  // Of messages, by channel, count and type: only the send has links.
-  std::map<std::tuple<uint32_t, uint64_t, uint32_t>, double> sends;
-  const auto meeting = [&](const graph::Rank& rank, const graph::Call& call) {
-    return Meeting(rank.comm[call.participant], call.op, call.count, call.dtype);
-  };
-  for (const bool apply : {false, true}) {
-    for (size_t r = 0; r < graph.ranks.size(); ++r) {
-      const graph::Rank& rank = graph.ranks[r];
-      const graph::Program& program = graph.program_of(rank);
-      if (apply) {
-        durations->call_scale.resize(graph.ranks.size());
-        durations->call_scale[r].resize(program.calls.size(), 1);
-      }
-      for (size_t c = 0; c < program.calls.size(); ++c) {
-        CallTime& time = durations->calls[r][c];
-        const bool message = rank.channel[c] != kNone;
-        const std::tuple send(rank.channel[c], program.calls[c].count, program.calls[c].dtype);
-        if (time.shares == 0) {
-          const auto found = sends.find(send);
-          if (!apply || !message || found == sends.end()) continue;
-          time.ns = std::llround(static_cast<double>(time.ns) * found->second);
-          durations->call_scale[r][c] *= found->second;
-          continue;
-        }
-        Busiest own;
-        Busiest* const busiest = message ? &own : &meetings[meeting(rank, program.calls[c])];
-        if (message || !apply) add(time, busiest);
-        const double factor = busiest->stretch();
-        if (!apply) {
-          if (message) sends[send] = factor;
-          continue;
-        }
-        for (uint32_t i = time.first_share; i < time.first_share + time.shares; ++i) {
-          LinkShare& use = durations->shares[i];
-          const double changed = is_changed(use) ? what_if.factor : 1;
-          use.share = static_cast<uint32_t>(
-              std::min(std::round(use.share / changed / factor), double{kWholeLink}));
-        }
-        time.ns = std::llround(static_cast<double>(time.ns) * factor);
-        durations->call_scale[r][c] *= factor;
-      }
-    }
+    // What lets more through than was reached is not what limits it.
+    factor = std::min(1.0, what_if.bytes_per_s / *reached);
+  }
+  factors->bandwidth.try_emplace(*link, 1).first->second *= factor;
+  return absl::OkStatus();
+}
+
+absl::Status Apply(const WhatIf& what_if, const Graph& graph, const CostModel& model,
+                   Durations* durations) {
+  switch (what_if.kind) {
+    case WhatIf::Kind::kRank:
+    case WhatIf::Kind::kHost:
+      return ApplyToRank(what_if, graph, model, durations);
+    case WhatIf::Kind::kKernel:
+      return ApplyToKernels(what_if, graph, model, durations);
+    case WhatIf::Kind::kCommunicator:
+      return ApplyToCommunicator(what_if, graph, durations);
+    case WhatIf::Kind::kPort:
+    case WhatIf::Kind::kNic:
+    case WhatIf::Kind::kReplicas:
+    case WhatIf::Kind::kFailed:
+    case WhatIf::Kind::kMicroBatches:
+      break;
   }
   return absl::OkStatus();
 }
@@ -210,7 +193,10 @@ std::string WhatIf::Text() const {
     case Kind::kPort:
       return absl::StrCat("the port of rank ", number, "'s GPU", faster);
     case Kind::kNic:
-      return absl::StrCat("NIC ", nic, " of node ", number, faster);
+      return absl::StrCat("NIC ", nic, " of node ", number,
+                          bytes_per_s > 0 ? absl::StrCat(" lets no more than ", bytes_per_s / kGiga,
+                                                         " GB/s through")
+                                          : faster);
     case Kind::kReplicas:
       return absl::StrCat("there are ", factor,
                           " times as many replicas as members of communicator ", number);
@@ -242,8 +228,14 @@ absl::StatusOr<WhatIf> ParseWhatIf(const std::string& text) {
       has_which != (text.substr(0, equals).size() > what.size() && text[what.size()] == ':')) {
     return bad(absl::StrCat("is not WHAT", has_which ? ":WHICH" : "", has_factor ? "=FACTOR" : ""));
   }
-  if (has_factor) {
-    if (!absl::SimpleAtod(text.substr(equals + 1), &what_if.factor) ||
+  absl::string_view factor = absl::string_view(text).substr(std::min(equals + 1, text.size()));
+  if (what_if.kind == WhatIf::Kind::kNic && absl::ConsumeSuffix(&factor, "GB/s")) {
+    if (!absl::SimpleAtod(factor, &what_if.bytes_per_s) ||
+        !(what_if.bytes_per_s >= kLeast && what_if.bytes_per_s <= kMostGiga))
+      return bad(absl::StrCat("a bandwidth is a number from ", kLeast, " to ", kMostGiga));
+    what_if.bytes_per_s *= kGiga;
+  } else if (has_factor) {
+    if (!absl::SimpleAtod(factor, &what_if.factor) ||
         !(what_if.factor >= kLeast && what_if.factor <= kMost))
       return bad(absl::StrCat("the factor is a number from ", kLeast, " to ", kMost));
     if (what_if.changes_job() && (what_if.factor != std::floor(what_if.factor) ||
@@ -287,37 +279,16 @@ absl::Status ChangeReplicas(const WhatIf& what_if, Graph* graph, Target* target)
   return absl::OkStatus();
 }
 
-absl::Status Apply(const WhatIf& what_if, const Graph& graph, const CostModel& model,
-                   Durations* durations) {
-  switch (what_if.kind) {
-    case WhatIf::Kind::kRank:
-    case WhatIf::Kind::kHost:
-      return ApplyToRank(what_if, graph, model, durations);
-    case WhatIf::Kind::kKernel:
-      return ApplyToKernels(what_if, graph, model, durations);
-    case WhatIf::Kind::kCommunicator:
-      return ApplyToCommunicator(what_if, graph, durations);
-    case WhatIf::Kind::kPort:
-    case WhatIf::Kind::kNic:
-      break;
-    case WhatIf::Kind::kReplicas:
-    case WhatIf::Kind::kFailed:
-    case WhatIf::Kind::kMicroBatches:
-      return absl::OkStatus();
+absl::StatusOr<Durations> DurationsIf(std::span<const WhatIf> what_ifs, const Graph& graph,
+                                      const CostModel& model, Factors factors) {
+  for (const WhatIf& what_if : what_ifs) {
+    if (what_if.kind == WhatIf::Kind::kPort || what_if.kind == WhatIf::Kind::kNic)
+      PRISM_RETURN_IF_ERROR(AddLink(what_if, graph, model, &factors));
   }
-  const std::optional<uint32_t> link = what_if.kind == WhatIf::Kind::kPort
-                                           ? model.PortLink(graph, what_if.number)
-                                           : model.NicLink(graph, what_if.number, what_if.nic);
-  if (!model.shares_links()) {
-    return WithHint(absl::FailedPreconditionError("nothing is known of the links"),
-                    "--network FILE, of prism netprofile");
-  }
-  if (!link.has_value()) {
-    return WithHint(
-        absl::InvalidArgumentError(absl::StrCat("there is no such link: ", what_if.Text())),
-        "ranks, nodes and NICs are numbered from 0");
-  }
-  return ApplyToLink(*link, what_if, graph, durations);
+  Durations durations = model.DurationsOf(graph, factors);
+  for (const WhatIf& what_if : what_ifs)
+    PRISM_RETURN_IF_ERROR(Apply(what_if, graph, model, &durations));
+  return durations;
 }
 
 }  // namespace prism::engine

@@ -223,6 +223,62 @@ struct Shrink {
   }
 };
 
+// Streams on which there is nothing but communications of `alone` participants, and what orders
+// them.
+std::vector<bool> StreamsOf(const Program& program, const std::vector<bool>& alone) {
+  std::vector<bool> streams;
+  for (const Sequence& sequence : program.sequences) {
+    bool some = false, others = sequence.kind != SequenceKind::kStream;
+    for (const Op& op : sequence.ops) {
+      const bool is_alone = op.kind == OpKind::kComm && alone[program.calls[op.a].participant];
+      some = some || is_alone;
+      others = others || op.kind == OpKind::kSpan || (op.kind == OpKind::kComm && !is_alone);
+    }
+    streams.push_back(some && !others);
+  }
+  return streams;
+}
+
+// Whoever is alone has nothing to reduce or gather. Such a group is not made, nor its stream: the
+// host calls nothing for either, nor to order other streams before or behind it.
+void LeaveOut(const std::vector<bool>& alone, Program* program) {
+  const std::vector<bool> streams = StreamsOf(*program, alone);
+  std::vector<bool> made_there(program->slots, false), awaited_there(program->slots, false),
+      awaited_elsewhere(program->slots, false);
+  for (size_t s = 0; s < streams.size(); ++s) {
+    for (const Op& op : program->sequences[s].ops) {
+      if (op.slot != kNone) made_there[op.slot] = streams[s];
+      if (op.kind == OpKind::kWait) (streams[s] ? awaited_there : awaited_elsewhere)[op.a] = true;
+    }
+  }
+  const auto is_called = [&](uint32_t s, const Op& op) {
+    if (streams[s]) return false;
+    if (op.kind == OpKind::kComm) return !alone[program->calls[op.a].participant];
+    if (op.kind == OpKind::kWait) return !made_there[op.a];
+    return op.kind != OpKind::kNothing || op.slot == kNone || !awaited_there[op.slot] ||
+           awaited_elsewhere[op.slot];
+  };
+  for (Sequence& thread : program->sequences) {
+    if (thread.kind == SequenceKind::kStream) continue;
+    for (size_t i = 1; i < thread.ops.size(); ++i) {
+      const Op& op = thread.ops[i];
+      Op& before = thread.ops[i - 1];  // what the host did until the call's end
+      if (op.kind == OpKind::kEnqueue && before.kind == OpKind::kHost &&
+          !is_called(op.a, program->sequences[op.a].ops[op.b]))
+        before.b = 0;
+    }
+  }
+  for (Sequence& sequence : program->sequences) {
+    for (Op& op : sequence.ops) {
+      if (op.kind != OpKind::kComm || op.detail != 1) continue;
+      const uint32_t participant = program->calls[op.a].participant;
+      if (!alone[participant]) continue;
+      op = {OpKind::kNothing, 0, 0, 0, 0, op.slot};
+      --program->participants[participant].collectives;
+    }
+  }
+}
+
 struct Changed {
   uint32_t program = 0;       // in the new graph
   std::vector<Place> shards;  // spans that have become another's
@@ -243,16 +299,9 @@ Program Change(const Program& old, const std::vector<bool>& joined,
     call.bytes = part(call.bytes);
   }
   for (size_t i = 0; i < sizes.size(); ++i) program.participants[i].size = sizes[i];
-  // Whoever is alone has nothing to reduce or gather.
-  for (Sequence& sequence : program.sequences) {
-    for (Op& op : sequence.ops) {
-      if (op.kind != OpKind::kComm || op.detail != 1) continue;
-      const uint32_t participant = program.calls[op.a].participant;
-      if (!joined[participant] || sizes[participant] > 1) continue;
-      op = {OpKind::kNothing, 0, 0, 0, 0, op.slot};
-      --program.participants[participant].collectives;
-    }
-  }
+  std::vector<bool> alone;
+  for (size_t i = 0; i < sizes.size(); ++i) alone.push_back(joined[i] && sizes[i] == 1);
+  if (std::find(alone.begin(), alone.end(), true) != alone.end()) LeaveOut(alone, &program);
   std::map<uint32_t, uint32_t> kernels, spans;  // old -> new
   for (const Place place : shards) {
     Op& op = program.sequences[place.sequence].ops[place.op];

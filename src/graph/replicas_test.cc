@@ -128,6 +128,15 @@ TEST_F(ReplicasTest, TheLastReplicaReducesNothing) {
       EXPECT_THAT(call, ::testing::Not(::testing::ContainsRegex(": [0-9]+$"))) << "of one rank";
   }
   EXPECT_THAT(CheckStructure(*left), ::testing::IsEmpty());
+  // Nor does its host: before a ReduceScatter and an AllGather the group's stream is brought in
+  // order, which is two calls with host work each, and one more behind both.
+  const auto host_ns = [](const Graph& graph) {
+    uint64_t ns = 0;
+    for (const Sequence& sequence : graph.program_of(graph.ranks[0]).sequences)
+      for (const Op& op : sequence.ops) ns += op.kind == OpKind::kHost ? op.b : 0;
+    return ns;
+  };
+  EXPECT_EQ(host_ns(job) - host_ns(*left), 2 * 5 * testing::SyntheticJob().host_ns_per_call);
 }
 
 TEST_F(ReplicasTest, MessagesBetweenAllReplicasAreRefused) {

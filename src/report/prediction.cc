@@ -541,18 +541,14 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
     p.network = UseOf(*options.network, *graph, model.DurationsOf(*graph));
   const std::vector<uint8_t> retimed = RetimedOf(*graph, options.retimed);
   const auto durations = [&](const Factors& factors) {
-    engine::Durations d = model.DurationsOf(*graph, factors);
-    d.retimed = retimed;
-    for (const engine::WhatIf& what_if : options.what_if)
-      engine::Apply(what_if, *graph, model, &d).IgnoreError();  // checked before
-    return d;
+    auto d = engine::DurationsIf(options.what_if, *graph, model, factors);
+    d->retimed = retimed;  // it is one: checked before
+    return *std::move(d);
   };
   if (!options.what_if.empty()) {
-    engine::Durations checked = model.DurationsOf(*graph);
-    for (const engine::WhatIf& what_if : options.what_if) {
-      PRISM_RETURN_IF_ERROR(engine::Apply(what_if, *graph, model, &checked));
+    PRISM_RETURN_IF_ERROR(engine::DurationsIf(options.what_if, *graph, model).status());
+    for (const engine::WhatIf& what_if : options.what_if)
       p.notes.push_back("what if " + what_if.Text());
-    }
   }
   const auto evaluate = [&](const engine::Durations& d, const engine::DurationDraw* draw,
                             bool timeline, uint32_t iteration) -> absl::StatusOr<Outcome> {
