@@ -826,7 +826,7 @@ void Engine::StandIn() {
       const Before before = Look();
       Progress(lock);
       Sleep(lock, before, {});
-    } while (waits_ == waits);
+    } while (helping_ == 1 && waits_ == waits);
     --helping_;
     // Who came back passed by what this thread was polling, and what it waits for is not in their
     // wait: as at the end of WaitUntil. The clock stands until they have been woken.
