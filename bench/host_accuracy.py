@@ -42,6 +42,7 @@ from provenance import ROOT, provenance
 from torchrun import RunFailed, last_error, progress, run_to_end, torchrun
 
 SCHEMA = 1
+TORCHLESS = ROOT / "bench/torchless"  # the trainer has no use for PyTorch, whose import took most of the time of a slice
 WARM_UP = 2  # iterations that do not count
 MEAN_BAR, MAXIMUM_BAR = 0.003, 0.01
 PROFILED_RANKS = 16
@@ -267,7 +268,7 @@ class Runner:
 
     def run(self, command: list, log: Path, environment: dict[str, str]) -> str:
         # Runs of one session would share a clock.
-        session = {"HOSTCUDA_SESSION": f"accuracy-{uuid.uuid4().hex[:12]}", "HOSTCUDA_MEMORY_LIMIT": "0"}
+        session = {"HOSTCUDA_SESSION": f"accuracy-{uuid.uuid4().hex[:12]}", "HOSTCUDA_MEMORY_LIMIT": "0", "PYTHONPATH": str(TORCHLESS)}
         timeout = min(self.options.timeout, self.ends - time.monotonic())
         if timeout <= 0:
             raise RunFailed(f"{log.parent.name}/{log.name}: the case's {self.options.time_limit:g} s were over before")
@@ -607,7 +608,7 @@ def parse_arguments() -> argparse.Namespace:
     prediction.add_argument("--steps", type=int, default=22, help="iterations that are predicted")
     prediction.add_argument("--sizes", default="4B:256MiB:2", metavar="MIN:MAX:FACTOR", help="that netprofile measures")
     for verb in (prediction, ablation):
-        verb.add_argument("--python", type=Path, default=Path(sys.executable), metavar="FILE", help="has torch")
+        verb.add_argument("--python", type=Path, default=Path(sys.executable), metavar="FILE", help="runs torchrun's stand-in")
     true.add_argument("--steps", type=int, default=TRUE_STEPS)
     for verb in (evaluation, ablation):
         verb.add_argument("--output", type=Path, metavar="FILE")

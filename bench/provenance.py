@@ -22,13 +22,19 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """Returns the checked-out commit, with a `+` if the working tree differs from it."""
+    """Returns the checked-out commit, with a `+` if the working tree differs from it; of a copy without git, what its file COMMIT says."""
+    told = ROOT / "COMMIT"
+    if told.exists():
+        return told.read_text().strip()
 
     def git(*arguments: str) -> str:
         asked = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
         return asked.stdout.strip()
 
-    head = git("rev-parse", "--short=12", "HEAD")
+    try:
+        head = git("rev-parse", "--short=12", "HEAD")
+    except FileNotFoundError:
+        return "unknown"
     return (head + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")) or "unknown"
 
 

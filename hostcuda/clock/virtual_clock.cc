@@ -20,6 +20,8 @@ constexpr uint64_t kAsleep = uint64_t{1} << 32;  // in Thread::asleep_at, above 
 // How often the leader looks whether the clock stands, at first and at most.
 constexpr uint64_t kFirstPeriodNs = 500'000;
 constexpr uint64_t kLastPeriodNs = 10'000'000;
+// It looks for one part in so many of its time.
+constexpr uint64_t kLooksOneIn = 16;
 // How long a wait that another process may end must have lasted.
 constexpr uint64_t kSettledNs = 2'000'000;
 
@@ -543,15 +545,21 @@ void VirtualClock::Watch() {
 
 uint64_t VirtualClock::Tend() {
   if (!alive() || !entered_.load()) return kNever;
+  const uint64_t wall_ns = WallNs();
   uint32_t nobody = 0;
-  segment_->leader.compare_exchange_strong(nobody, index_ + 1);
-  if (segment_->leader.load() != index_ + 1) {
+  const bool follows = segment_->leader.compare_exchange_strong(nobody, index_ + 1);
+  if (!follows && wall_ns < tends_at_ns_) return tends_at_ns_ - wall_ns;
+  uint64_t period_ns = kSecondNs;
+  if (segment_->leader.load() == index_ + 1) {
+    LookAfterAll();
+    // A look at hundreds of processes that all run takes longer than it waits for one.
+    period_ns = std::max(period_ns_, kLooksOneIn * (WallNs() - wall_ns));
+  } else {
     period_ns_ = kFirstPeriodNs;
     LookAfterLeader();
-    return kSecondNs;
   }
-  LookAfterAll();
-  return period_ns_;
+  tends_at_ns_ = wall_ns + period_ns;
+  return period_ns;
 }
 
 void VirtualClock::LookAfterLeader() {

@@ -179,6 +179,7 @@ class VirtualClock final : public JobClock {
   uint32_t seen_activity_ = 0, seen_joined_ = 0;
   uint64_t seen_now_ns_ = 0, stands_since_ns_ = 0, rung_ns_ = 0;
   uint64_t period_ns_ = 500'000;
+  uint64_t tends_at_ns_ = 0;
   bool reported_ = false;
 };
 

@@ -435,6 +435,7 @@ template <class Predicate>
 bool Engine::WaitUntil(std::unique_lock<std::mutex>& lock, Predicate done, const GiveUp& give_up) {
   if (done()) return true;
   ++helping_;
+  ++waits_;
   bool is_done = false;
   for (;;) {
     const Before before = Look();
@@ -452,8 +453,9 @@ bool Engine::WaitUntil(std::unique_lock<std::mutex>& lock, Predicate done, const
   }
   --helping_;
   // This thread may have polled heads whose words nobody else watches: somebody has to look again.
-  if (pending_.empty()) return is_done;
-  if (helping_ == 0 && !timed_) progress_wanted_.notify_one();
+  // On a clock whoever sleeps next looks first.
+  if (pending_.empty() || (timed_ && helping_ == 0)) return is_done;
+  if (helping_ == 0) progress_wanted_.notify_one();
   session_->Ring(session_->self());
   return is_done;
 }
@@ -818,11 +820,13 @@ void Engine::StandIn() {
     clock_.Touch();
     std::unique_lock<std::mutex> lock(mutex_);
     ++helping_;
+    // Who came back may be gone again by the time that this thread runs.
+    const uint64_t waits = waits_;
     do {
       const Before before = Look();
       Progress(lock);
       Sleep(lock, before, {});
-    } while (helping_ == 1);
+    } while (helping_ == 1 && waits_ == waits);
     --helping_;
     // Who came back passed by what this thread was polling, and what it waits for is not in their
     // wait: as at the end of WaitUntil. The clock stands until they have been woken.

@@ -330,7 +330,8 @@ class Engine {
   std::mutex mutex_;
   std::condition_variable progress_wanted_;
   std::vector<StreamRef> pending_;
-  int helping_ = 0;  // threads inside synchronizing calls: they do the progress thread's work
+  int helping_ = 0;     // threads inside synchronizing calls: they do the progress thread's work
+  uint64_t waits_ = 0;  // such calls, ever
   bool progress_thread_ = false;
   uint64_t last_progress_ns_ = 0;
   Digest digest_;

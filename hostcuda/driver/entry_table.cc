@@ -302,10 +302,6 @@ CUresult DeviceInfo(int device, HostcudaDeviceInfo* info) {
   info->clock_khz = gpu.clock_khz;
   info->memory_clock_khz = gpu.memory_clock_khz;
   info->total_bytes = gpu.memory_bytes;
-  for (const auto& holder :
-       hostcuda::Session::Holders("/dev/shm", hostcuda::Options().session, device)) {
-    info->used_bytes += holder.bytes;
-  }
   return CUDA_SUCCESS;
 }
 

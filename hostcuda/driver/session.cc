@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -63,6 +64,7 @@ struct SessionSegment {
   uint32_t bytes;         // sizeof(SessionSegment): another layout is another session
   uint32_t members_end;   // members at and above this index were never used
   pthread_mutex_t mutex;  // process-shared, robust
+  uint64_t reaped_ns;     // when somebody last looked for dead members, in full
   uint64_t used[kMaxDevices];
   Member members[Session::kMaxProcesses];
   ClockSegment clock;  // one member for each of ours, by the same index
@@ -184,11 +186,20 @@ Session* Session::Join(const std::string& directory, const std::string& name, st
     session->pid_ = getpid();
     session->path_ = path;
     session->Lock();
-    session->ReapLocked();
-    uint32_t index = 0;
-    while (index < kMaxProcesses &&
-           segment->members[index].pid.load(std::memory_order_relaxed) != 0)
-      ++index;
+    // Hundreds start together: /proc, which takes 10 us, is read for each by one of them.
+    session->ReapLocked(session->ReapIsDueLocked());
+    const auto first_free = [&] {
+      uint32_t index = 0;
+      while (index < kMaxProcesses &&
+             segment->members[index].pid.load(std::memory_order_relaxed) != 0)
+        ++index;
+      return index;
+    };
+    uint32_t index = first_free();
+    if (index == kMaxProcesses) {
+      session->ReapLocked(true);
+      index = first_free();
+    }
     if (index == kMaxProcesses) {
       session->Unlock();
       flock(fd, LOCK_UN);
@@ -225,11 +236,9 @@ void Session::Leave() {
     member.used[device] = 0;
   }
   member.pid.store(0, std::memory_order_release);
-  ReapLocked();
   bool anyone = false;
-  for (uint32_t i = 0; i < segment_->members_end; ++i) {
-    anyone |= segment_->members[i].pid.load(std::memory_order_relaxed) != 0;
-  }
+  for (uint32_t i = 0; i < segment_->members_end && !anyone; ++i)
+    anyone = Alive(segment_->members[i]);
   Unlock();
   if (!anyone) unlink(path_.c_str());
   flock(fd_, LOCK_UN);
@@ -251,22 +260,28 @@ void Session::Lock() {
 
 void Session::Unlock() { pthread_mutex_unlock(&segment_->mutex); }
 
-void Session::ReapLocked() {
+/// Thorough: also finds those that wait for their parents, and numbers that are others' by now.
+void Session::ReapLocked(bool thorough) {
   for (uint32_t i = 0; i < segment_->members_end; ++i) {
     Member& member = segment_->members[i];
-    if (member.pid.load(std::memory_order_relaxed) == 0 || Alive(member)) continue;
+    const int pid = member.pid.load(std::memory_order_relaxed);
+    if (pid == 0 || (thorough ? Alive(member) : kill(pid, 0) == 0 || errno != ESRCH)) continue;
     for (int device = 0; device < kMaxDevices; ++device) {
       segment_->used[device] -= member.used[device];
       member.used[device] = 0;
     }
     member.pid.store(0, std::memory_order_relaxed);
   }
-  last_reap_ns_.store(MonotonicNs(), std::memory_order_relaxed);
+  if (thorough) segment_->reaped_ns = MonotonicNs();
+}
+
+bool Session::ReapIsDueLocked() const {
+  return MonotonicNs() - segment_->reaped_ns > kReapIntervalNs;
 }
 
 void Session::Reap() {
   Lock();
-  ReapLocked();
+  ReapLocked(true);
   Unlock();
 }
 
@@ -297,7 +312,7 @@ bool Session::Charge(int device, uint64_t bytes, uint64_t limit) {
     Unlock();
     return true;
   }
-  if (segment_->used[device] + bytes > limit) ReapLocked();
+  if (segment_->used[device] + bytes > limit) ReapLocked(true);
   const bool fits = segment_->used[device] + bytes <= limit;
   if (fits) {
     segment_->members[self_].used[device] += bytes;
@@ -318,7 +333,7 @@ void Session::Discharge(int device, uint64_t bytes) {
 
 uint64_t Session::Used(int device) {
   Lock();
-  if (MonotonicNs() - last_reap_ns_.load(std::memory_order_relaxed) > kReapIntervalNs) ReapLocked();
+  if (ReapIsDueLocked()) ReapLocked(true);
   const uint64_t used = segment_->used[device];
   Unlock();
   return used;

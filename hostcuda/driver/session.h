@@ -71,14 +71,14 @@ class Session {
   Session() = default;
   void Lock();
   void Unlock();
-  void ReapLocked();
+  void ReapLocked(bool thorough);
+  bool ReapIsDueLocked() const;
 
   SessionSegment* segment_ = nullptr;
   uint32_t self_ = 0;
   int fd_ = -1;
   int pid_ = 0;
   std::string path_;
-  std::atomic<uint64_t> last_reap_ns_{0};
   std::atomic<bool> left_{
       false};  // exit handlers after ours may still free memory: then nothing is accounted
 };

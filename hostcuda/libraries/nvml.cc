@@ -158,17 +158,22 @@ int FillPci(const char* bus_id, NvmlPciInfo* pci) {
   return kSuccess;
 }
 
+/// Live processes of the session that hold memory on the device.
+std::vector<HostcudaDeviceProcess> ProcessesOn(const void* device) {
+  std::vector<HostcudaDeviceProcess> found(1024);
+  const int present = DeviceTable()->device_processes(static_cast<const Device*>(device)->index,
+                                                      found.data(), static_cast<int>(found.size()));
+  found.resize(std::min(static_cast<size_t>(present), found.size()));
+  return found;
+}
+
 template <typename Process>
 int Processes(const void* device, unsigned* count, Process* out) {
   HostcudaDeviceInfo info{};
   if (int status = Info(device, &info); status != kSuccess) return status;
   if (!count) return kInvalidArgument;
-  const HostcudaTable* table = DeviceTable();
-  std::vector<HostcudaDeviceProcess> found(1024);
-  const int present = table->device_processes(static_cast<const Device*>(device)->index,
-                                              found.data(), static_cast<int>(found.size()));
-  const unsigned capacity = *count,
-                 n = static_cast<unsigned>(std::min<int>(present, static_cast<int>(found.size())));
+  const std::vector<HostcudaDeviceProcess> found = ProcessesOn(device);
+  const unsigned capacity = *count, n = static_cast<unsigned>(found.size());
   *count = n;
   if (capacity < n || (n > 0 && !out)) return kInsufficientSize;
   for (unsigned i = 0; i < n; ++i) {
@@ -304,10 +309,14 @@ int nvmlDeviceGetPciInfo_v3(void* device, NvmlPciInfo* pci) {
   return FillPci(info.pci_bus_id, pci);
 }
 int nvmlDeviceGetMemoryInfo(void* device, NvmlMemory* memory) {
-  return Answer<NvmlMemory>(device, memory, [](const HostcudaDeviceInfo& i) {
-    return NvmlMemory{i.total_bytes, i.total_bytes - std::min(i.used_bytes, i.total_bytes),
-                      i.used_bytes};
-  });
+  HostcudaDeviceInfo info{};
+  if (int status = Info(device, &info); status != kSuccess) return status;
+  if (!memory) return kInvalidArgument;
+  unsigned long long used = 0;
+  for (const HostcudaDeviceProcess& process : ProcessesOn(device)) used += process.used_bytes;
+  *memory = {info.total_bytes,
+             info.total_bytes - std::min<unsigned long long>(used, info.total_bytes), used};
+  return kSuccess;
 }
 int nvmlDeviceGetMemoryInfo_v2(void* device, NvmlMemoryV2* memory) {
   if (!memory) return kInvalidArgument;

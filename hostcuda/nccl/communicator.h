@@ -182,6 +182,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool OffTheClock() const;
   bool AdvanceFlow();
   bool AdvanceMessageFlows();
+  bool AwaitLastArrival();
   uint64_t BeginFlow(const Plan& plan, double jitter, int peer, OwnFlow* out);
   void EndFlow(OwnFlow* own);
   void DropFlows();

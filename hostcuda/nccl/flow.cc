@@ -1,5 +1,6 @@
 // The flows of Communicator: what collectives and messages take on the virtual clock.
 #include <algorithm>
+#include <tuple>
 
 #include "hostcuda/clock/draw.h"
 #include "hostcuda/nccl/communicator.h"
@@ -117,8 +118,9 @@ bool Communicator::AdvanceMessageFlows() {
   const size_t before = outgoing_.size() + arrivals_.size();
   std::erase_if(outgoing_, [&](OwnFlow& own) {
     if (flows_->EndOf(own.flow) > now_ns_) return false;
+    const uint64_t flow = own.flow;
     EndFlow(&own);
-    Ring(own.peer);
+    if (segment_->member(own.peer).awaits_flow.load() == flow) Ring(own.peer);
     return true;
   });
   std::erase_if(arrivals_, [&](const Arrival& arrival) {
@@ -133,7 +135,21 @@ bool Communicator::AdvanceMessageFlows() {
   });
   const size_t ended = before - outgoing_.size() - arrivals_.size();
   messages_left_ -= ended;
-  return ended != 0;
+  return AwaitLastArrival() || ended != 0;
+}
+
+// A rank is rung for the end of one message at a time, the one that ends last as things are: it has
+// nothing to do before. Returns whether that has ended meanwhile.
+bool Communicator::AwaitLastArrival() {
+  uint64_t last = 0, ends_ns = now_ns_;
+  for (const Arrival& arrival : arrivals_) {
+    const uint64_t arrives_ns = flows_->EndOf(arrival.flow);
+    if (arrives_ns > ends_ns) std::tie(last, ends_ns) = std::pair(arrival.flow, arrives_ns);
+  }
+  // Stored before it is looked at again, as its sender ends it before it looks here: one of the two
+  // sees the other.
+  segment_->self().awaits_flow.store(last);
+  return last != 0 && flows_->EndOf(last) <= now_ns_;
 }
 
 }  // namespace hostnccl

@@ -74,7 +74,8 @@ struct alignas(64) Member {
       64) std::atomic<uint32_t> waiting;  // set before it sleeps, cleared by whoever rings for it
   std::atomic<uint32_t>
       wants_mailbox_space;  // of this member's mailbox; set by producers, cleared by the member
-  std::atomic<uint32_t> departure;  // Departure; kDied is written by others
+  std::atomic<uint32_t> departure;    // Departure; kDied is written by others
+  std::atomic<uint64_t> awaits_flow;  // of the messages under way to it, whose end it is rung for
 
   alignas(64) std::atomic<uint64_t> collectives_started;
   std::atomic<uint64_t> collectives_completed;

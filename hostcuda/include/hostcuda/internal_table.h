@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HOSTCUDA_TABLE_VERSION 1
+#define HOSTCUDA_TABLE_VERSION 2
 
 static const CUuuid kHostcudaTableUuid = {
     {'h', 'o', 's', 't', 'c', 'u', 'd', 'a', '-', 't', 'a', 'b', 'l', 'e', '-', '1'}};
@@ -72,11 +72,10 @@ struct HostcudaDeviceInfo {
   char pci_bus_id[16];  // as cuDeviceGetPCIBusId
   int major, minor, multiprocessors, clock_khz, memory_clock_khz;
   uint64_t total_bytes;
-  uint64_t used_bytes;  // by all live processes of the session, contexts included
 };
 struct HostcudaDeviceProcess {
   uint32_t pid;
-  uint64_t used_bytes;
+  uint64_t used_bytes;  // contexts included
 };
 
 struct HostcudaTable {

@@ -43,7 +43,6 @@ CUresult DeviceInfo(int device, HostcudaDeviceInfo* info) {
   info->clock_khz = 1980000;
   info->memory_clock_khz = 3201000;
   info->total_bytes = 1000;
-  info->used_bytes = device == 0 ? 300 : 0;
   return CUDA_SUCCESS;
 }
 int DeviceProcesses(int device, HostcudaDeviceProcess* processes, int capacity) {
