@@ -321,9 +321,9 @@ int SeeTwoDevices(int, int) {
   if (cuDevicePrimaryCtxRetain(&context, 1) != CUDA_SUCCESS) return 4;
   const void* address = nullptr;
   cuGetExportTable(&address, &kHostcudaTableUuid);
-  HostcudaDeviceInfo info;  // NVML counts the machine's devices
-  if (static_cast<const HostcudaTable*>(address)->device_info(3, &info) != CUDA_SUCCESS) return 5;
-  return info.used_bytes == 550u << 20 ? 0 : 6;
+  HostcudaDeviceProcess process;  // NVML counts the machine's devices
+  if (static_cast<const HostcudaTable*>(address)->device_processes(3, &process, 1) != 1) return 5;
+  return process.used_bytes == 550u << 20 ? 0 : 6;
 }
 const hostcuda::testing::RegisterRole see_two_devices("see_two_devices", SeeTwoDevices);
 
