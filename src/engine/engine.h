@@ -8,8 +8,9 @@
 //   wait           max(stream or thread, what it waits for)
 //   host segment   thread + its time; an enqueue not before the stream's earlier enqueues
 // so a span is bound by the GPU or by the host, whichever is slower, and a launch gap vanishes
-// where the host runs ahead. A send that fits into NCCL's buffers and has links begins without its
-// receive, which ends with it, or what a receive takes after it has come itself.
+// where the host runs ahead. A send that has links and fits into NCCL's FIFO for its peer, beside
+// those before it that are not received, begins without its receive, which ends with it, or what a
+// receive takes after it has come itself.
 //
 // What uses no links is evaluated in no order of time: what depends on nothing unknown goes on. The
 // begins and ends of communications that do happen in order of time, when nothing else can go on:
@@ -196,7 +197,7 @@ struct Visit {
   uint64_t token;      // names it in Meeting, and no other
   uint64_t group = 0;  // whose visits are waited for together
   bool waits = true;   // false: a send that ends before its receive comes (graph::EndsEarly)
-  bool early = false;  // a send that begins before its receive comes (graph::BeginsEarly)
+  bool early = false;  // a send that may begin before its receive comes (graph::BeginsEarly)
 };
 
 /// A visit's communication has everybody it needs.
