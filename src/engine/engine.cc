@@ -514,6 +514,7 @@ void Evaluation::Arrive(MeetingPlace& place, uint32_t sequence, const Arrival& a
 
 void Evaluation::EnterFifo(uint32_t channel, uint32_t sequence, const Call& call,
                            const Arrival& arrival, int64_t cost, bool early) {
+  if (channel == kNone) return;  // no message
   const uint32_t send = early ? NewArrival(arrival) : kNone;
   if (fifos_.empty()) {
     if (early) SendEarly(channel, sequence, send, cost, arrival.ready);
@@ -830,8 +831,8 @@ void Evaluation::RunStream(uint32_t id) {
             // What a message takes counts from the meeting for who waits for it.
             if (waits || early) ++s.unmet;
             const Arrival arrival{id, i, kNone, start, waits || early, kNoToken, &call, cause};
-            if (const uint32_t channel = graph_rank.channel[part.a]; channel != kNone)
-              EnterFifo(channel, part.b, what, arrival, ns, early);
+            if (!fifos_.empty() || early) [[unlikely]]
+              EnterFifo(graph_rank.channel[part.a], part.b, what, arrival, ns, early);
             if (early) continue;
             Arrive(PlaceOf(graph_rank, part.a), part.b, arrival, waits ? ns : 0, waits && measured);
             if (waits) continue;
@@ -924,9 +925,9 @@ void Evaluation::Visited(const Visit& visit) {
   const bool waits = visit.waits || early;
   const Arrival arrival{kNone, 0, kNone, visit.ready_ns, waits, waits ? visit.token : kNoToken,
                         &call, {}};
-  if (const uint32_t channel = rank.channel[visit.call]; channel != kNone)
-    EnterFifo(channel, visit.sequence, graph_.program_of(rank).calls[visit.call], arrival, ns,
-              early);
+  if (early || !fifos_.empty())
+    EnterFifo(rank.channel[visit.call], visit.sequence, graph_.program_of(rank).calls[visit.call],
+              arrival, ns, early);
   if (early) return;
   // Who waits for nobody is answered at once, with what the call takes on its stream.
   if (!waits) met_.push_back({visit.token, visit.ready_ns, visit.ready_ns + ns});
