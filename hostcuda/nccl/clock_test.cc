@@ -142,6 +142,75 @@ TEST_F(NcclClockTest, SmallMessagesForWhichThereIsNoRoom_BeginWhenTheirReceiverC
   });
 }
 
+TEST_F(NcclClockTest, SmallMessages_HaveRoomForEachPeer) {
+  constexpr uint64_t kFifoBytes = 4 << 20;
+  Run([&](int rank, ncclComm_t comm, cudaStream_t stream, void* buffer) {
+    hostcudaHostTime(static_cast<unsigned>(rank) * 20'000'000);
+    ASSERT_NCCL(nccl().GroupStart());
+    if (rank == 0) {
+      for (int peer = 1; peer < kRanks; ++peer)
+        ASSERT_NCCL(nccl().Send(buffer, kFifoBytes, ncclInt8, peer, comm, stream));
+    } else {
+      ASSERT_NCCL(nccl().Recv(buffer, kFifoBytes, ncclInt8, 0, comm, stream));
+    }
+    ASSERT_NCCL(nccl().GroupEnd());
+    ASSERT_EQ(Synchronize(stream), 0);
+    // All three have gone by one port before anybody comes.
+    if (rank == 0) {
+      EXPECT_NEAR(static_cast<double>(Now() - kCallNs), 3.0 * kFifoBytes, 1);
+    } else {
+      EXPECT_EQ(Now(), static_cast<unsigned>(rank) * 20'000'000 + kCallNs + kBaseNs);
+    }
+    EndTogether(comm, stream, buffer);
+  });
+}
+
+TEST_F(NcclClockTest, MessageForWhichThereIsNoRoom_BeginsWhenAnEarlierOneIsReceived) {
+  Run([&](int rank, ncclComm_t comm, cudaStream_t stream, void* buffer) {
+    if (rank == 0) {
+      ASSERT_NCCL(nccl().Send(buffer, 4 << 20, ncclInt8, 1, comm, stream));
+      ASSERT_NCCL(nccl().Send(buffer, 1000, ncclInt8, 1, comm, stream));
+      ASSERT_EQ(Synchronize(stream), 0);
+      EXPECT_EQ(Now(), 10'000'000 + kCallNs + kBaseNs + kPortNs + 1000);
+    } else if (rank == 1) {
+      hostcudaHostTime(10'000'000);
+      ASSERT_NCCL(nccl().Recv(buffer, 4 << 20, ncclInt8, 0, comm, stream));
+      ASSERT_EQ(Synchronize(stream), 0);
+      EXPECT_EQ(Now(), 10'000'000 + kCallNs + kBaseNs);
+      hostcudaHostTime(5'000'000);
+      ASSERT_NCCL(nccl().Recv(buffer, 1000, ncclInt8, 0, comm, stream));
+      ASSERT_EQ(Synchronize(stream), 0);
+      EXPECT_EQ(Now(), 15'000'000 + 2 * kCallNs + 2 * kBaseNs);
+    }
+    EndTogether(comm, stream, buffer);
+  });
+}
+
+// Payloads that move, more of them than a rank has slots for.
+TEST_F(NcclClockTest, SmallMessagesWithoutSlots_AreThereWhenTheirReceiversCome) {
+  constexpr int kJobRanks = 8, kEach = 8;
+  Prepare(kJobRanks, kRail);
+  Run([&](int rank, ncclComm_t comm, cudaStream_t stream, void* buffer) {
+    hostcudaHostTime(static_cast<unsigned>(rank) * 100'000);
+    ASSERT_NCCL(nccl().GroupStart());
+    for (int i = 0; i < kEach; ++i) {
+      if (rank != 0) {
+        ASSERT_NCCL(nccl().Recv(buffer, 100, ncclInt8, 0, comm, stream));
+        continue;
+      }
+      for (int peer = 1; peer < kJobRanks; ++peer)
+        ASSERT_NCCL(nccl().Send(buffer, 100, ncclInt8, peer, comm, stream));
+    }
+    ASSERT_NCCL(nccl().GroupEnd());
+    ASSERT_EQ(Synchronize(stream), 0);
+    const uint64_t comes_ns = static_cast<unsigned>(rank) * 100'000;
+    if (rank != 0) {
+      EXPECT_EQ(Now(), comes_ns + kCallNs + kBaseNs);
+    }
+    EndTogether(comm, stream, buffer);
+  });
+}
+
 TEST_F(NcclClockTest, AllReduceOverTwoNodes_UsesTheirRails) {
   Prepare(8, kRail);
   Run([&](int, ncclComm_t comm, cudaStream_t stream, void* buffer) {
@@ -243,8 +312,8 @@ TEST_F(NcclClockTest, OverlappingCommunicators_TakeTheSameTimesInEveryRun) {
   munmap(times, 2 * sizeof(Times));
 }
 
-// More messages than may be sent early, by ranks of which some come at the same times: what is sent
-// early must not depend on who comes first.
+// More to each peer than its FIFO holds, by ranks of which some come at the same times: what is
+// sent early must not depend on who comes first.
 TEST_F(NcclClockTest, MessagesOfAll_TakeTheSameTimesInEveryRun) {
   constexpr int kJobRanks = 12, kSteps = 10, kRuns = 3;
   using Times = uint64_t[kJobRanks][kSteps];
@@ -256,13 +325,15 @@ TEST_F(NcclClockTest, MessagesOfAll_TakeTheSameTimesInEveryRun) {
     Run([&](int rank, ncclComm_t comm, cudaStream_t stream, void* buffer) {
       for (int step = 0; step < kSteps; ++step) {
         const auto bytes = [&](int from, int to) {
-          return size_t{1} << (10 + (from * 7 + to * 3 + step) % 8);
+          return size_t{1} << (16 + (from * 7 + to * 3 + step) % 7);
         };
         hostcudaHostTime(static_cast<unsigned>(rank % 3) * 1000);
         ASSERT_NCCL(nccl().GroupStart());
-        for (int peer = 0; peer < kJobRanks; ++peer) {
-          ASSERT_NCCL(nccl().Send(buffer, bytes(rank, peer), ncclInt8, peer, comm, stream));
-          ASSERT_NCCL(nccl().Recv(buffer, bytes(peer, rank), ncclInt8, peer, comm, stream));
+        for (int i = 0; i < 2; ++i) {
+          for (int peer = 0; peer < kJobRanks; ++peer) {
+            ASSERT_NCCL(nccl().Send(buffer, bytes(rank, peer), ncclInt8, peer, comm, stream));
+            ASSERT_NCCL(nccl().Recv(buffer, bytes(peer, rank), ncclInt8, peer, comm, stream));
+          }
         }
         ASSERT_NCCL(nccl().GroupEnd());
         ASSERT_EQ(Synchronize(stream), 0);

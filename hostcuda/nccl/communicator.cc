@@ -340,8 +340,7 @@ void Communicator::Begin(Launch& launch) {
                                             .slot = 0,
                                             .bytes = 0,
                                             .last = 0,
-                                            .flow = 0,
-                                            .posted_ns = now_ns_});
+                                            .flow = 0});
       TakeEarlyChunks(op.peer);
     }
   }

@@ -11,9 +11,10 @@
 // needs from all slots, or (large reductions) rank r reduces the r-th share into the result slot
 // and, when all shares are there, everybody copies the result. A message is announced by its
 // receiver; then its sender writes it piece by piece to slots of its own and tells the receiver
-// through its mailbox. A message that fits into kEarlySlots slots that are free is written without
-// waiting for the announcement, as NCCL writes into its FIFOs: so a small send completes before its
-// receive has come.
+// through its mailbox. A message that fits into its peer's FIFO beside those before it that are not
+// announced is written without waiting, as NCCL does: so a small send completes before its receive
+// has come. FIFOs are counts; a payload for which there are no slots is written when its receiver
+// comes.
 //
 // Time. On the virtual clock a collective, once everything is exchanged, takes its time as a flow
 // of the session's FlowTable; the member that notices first begins it, is woken at its end and
@@ -119,10 +120,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     const Operation* op;
     uint64_t offset = 0;
     bool checked = false;
-    // On the virtual clock.
-    bool begun = false;  // its flow
-    uint64_t flow = 0;
-    uint64_t reserved = 0;  // early slots
+    bool begun = false;  // it may be written
+    uint64_t flow = 0;   // on the virtual clock
   };
   struct IncomingMessage {
     const Operation* op;
@@ -131,10 +130,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   struct Peer {
     std::deque<OutgoingMessage> sends;
     std::deque<IncomingMessage> receives;
-    std::deque<Letter> ready;  // announced by the peer, for sends to come
-    std::deque<Letter> early;  // pieces that came before their receive
-    uint64_t unannounced = 0;  // messages sent early whose announcement is still to come
-    uint64_t sent = 0;         // flows of messages to it
+    std::deque<Letter> ready;   // announced by the peer, for sends to come
+    std::deque<Letter> early;   // pieces that came before their receive
+    std::deque<uint64_t> fifo;  // steps of messages that have begun without an announcement
+    uint64_t unannounced = 0;   // of these, written
+    uint64_t sent = 0;          // flows of messages to it
     LinkPattern pattern;
     bool has_pattern = false;
   };
@@ -175,9 +175,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool TakeEarlyChunks(int from);
   bool SendEarly(int to, const OutgoingMessage& message);
   bool MessagesMove(const std::vector<Operation>& messages) const;
-  uint64_t FreeEarlySlots() const;
   void BeginMessages();
-  uint64_t Pieces(uint64_t bytes) const;
   void WriteChunk(const Operation& op, uint64_t offset, Letter* letter);
   bool OffTheClock() const;
   bool AdvanceFlow();

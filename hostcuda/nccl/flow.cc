@@ -118,6 +118,11 @@ bool Communicator::AdvanceMessageFlows() {
   const size_t before = outgoing_.size() + arrivals_.size();
   std::erase_if(outgoing_, [&](OwnFlow& own) {
     if (flows_->EndOf(own.flow) > now_ns_) return false;
+    const std::deque<OutgoingMessage>& unwritten = peers_[own.peer].sends;
+    if (std::any_of(unwritten.begin(), unwritten.end(),
+                    [&](const OutgoingMessage& message) { return message.flow == own.flow; })) {
+      return false;
+    }
     const uint64_t flow = own.flow;
     EndFlow(&own);
     if (segment_->member(own.peer).awaits_flow.load() == flow) Ring(own.peer);

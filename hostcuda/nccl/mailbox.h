@@ -29,9 +29,7 @@ struct Letter {
   uint32_t slot;   // kChunk: slot of the sender; UINT32_MAX: none
   uint32_t bytes;  // kChunk: in the slot
   uint32_t last;   // kChunk: the message ends with it
-  // On the virtual clock.
-  uint64_t flow;       // kChunk, with `last`: the message's number in the FlowTable
-  uint64_t posted_ns;  // kReady
+  uint64_t flow;   // kChunk, with `last`: the message's number in the FlowTable
 };
 
 struct alignas(64) MailboxCell {

@@ -23,8 +23,7 @@ Letter From(uint32_t rank, uint64_t number) {
                 .slot = 0,
                 .bytes = 0,
                 .last = 0,
-                .flow = 0,
-                .posted_ns = 0};
+                .flow = 0};
 }
 
 TEST(MailboxTest, ZeroedMemoryIsEmptyAndAFullBoxRefuses) {

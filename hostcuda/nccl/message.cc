@@ -1,17 +1,22 @@
 // The point-to-point messages of Communicator: announced by the receiver, written by the sender.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "hostcuda/nccl/communicator.h"
 
 namespace hostnccl {
 namespace {
+
 constexpr uint32_t kNoSlot = UINT32_MAX;
-}
+// NCCL's buffer of a connection. (It has one for each channel; a message may take several.)
+constexpr uint64_t kFifoSteps = 8, kFifoStepBytes = uint64_t{512} << 10;
+
+}  // namespace
 
 bool Communicator::AdvanceMessages() {
   bool advanced = OpenMailbox();
-  if (platform_.takes_time()) BeginMessages();
+  BeginMessages();
   advanced |= SendChunks();
   advanced |= PostLetters();
   return advanced;
@@ -51,6 +56,7 @@ bool Communicator::OpenMailbox() {
     const auto from = static_cast<int>(letter.from);
     if (letter.kind == LetterKind::kReady) {
       Peer& peer = peers_[from];
+      if (!peer.fifo.empty()) peer.fifo.pop_front();
       if (peer.unannounced != 0) {
         --peer.unannounced;
         continue;
@@ -96,7 +102,7 @@ bool Communicator::TakeChunk(const Letter& letter) {
                   segment_->MessageSlot(from, letter.slot), letter.bytes);
     }
     message.offset += letter.bytes;
-    segment_->member(from).message_slots.Free(letter.slot, now_ns_);
+    segment_->member(from).message_slots.Free(letter.slot);
     Ring(from);
   }
   if (letter.last != 0) {
@@ -129,12 +135,6 @@ bool Communicator::MessagesMove(const std::vector<Operation>& messages) const {
   return bytes <= segment_->header().exact_bytes.load(std::memory_order_relaxed);
 }
 
-uint64_t Communicator::FreeEarlySlots() const {
-  const uint64_t free = slots_.FreeSlots();
-  if (platform_.takes_time()) return free;  // BeginMessages has counted
-  return std::min<uint64_t>(free, kEarlySlots - slots_.EarlyBusy());
-}
-
 void Communicator::WriteChunk(const Operation& op, uint64_t offset, Letter* letter) {
   const uint64_t bytes = op.count * ElementBytes(op.type);
   letter->bytes = static_cast<uint32_t>(std::min(bytes - offset, segment_->slot_bytes()));
@@ -144,64 +144,51 @@ void Communicator::WriteChunk(const Operation& op, uint64_t offset, Letter* lett
   std::memcpy(slot, static_cast<const std::byte*>(op.send) + offset, letter->bytes);
 }
 
-/// Slots that an early message needs. A payload that does not move takes the room that it would
-/// take.
-uint64_t Communicator::Pieces(uint64_t bytes) const {
-  const uint64_t piece = segment_->slot_bytes();
-  return std::max<uint64_t>((bytes + piece - 1) / piece, 1);
-}
-
-// On the virtual clock: begins the flows of messages whose receivers have come, and of those that
-// may be sent early. What is decided must not depend on who came first at this time. So room that
-// came free at this time does not count yet, but a nanosecond later; and a message whose receiver
-// came at this time has its room as if it had come later.
+// Lets those messages go whose receivers have come, and those that fit into what is left of their
+// peer's FIFO; on the virtual clock their flows begin. What fits at a time does not depend on who
+// comes first: a receiver that comes makes room, and its own message goes all the same.
 void Communicator::BeginMessages() {
-  bool waits = false;
   for (const int to : sendable_) {
     Peer& peer = peers_[to];
+    uint64_t used = std::accumulate(peer.fifo.begin(), peer.fifo.end(), uint64_t{0});
     for (size_t i = 0; i < peer.sends.size(); ++i) {
       OutgoingMessage& message = peer.sends[i];
       if (message.begun) continue;
       const uint64_t bytes = message.op->count * ElementBytes(message.op->type);
-      const bool fits = slots_.EarlyInUse(now_ns_) + Pieces(bytes) <= kEarlySlots;
-      if (i < peer.ready.size()) {
-        if (fits && peer.ready[i].posted_ns == now_ns_) slots_.CountAsFreed(Pieces(bytes), now_ns_);
-      } else if (fits) {
-        message.reserved = Pieces(bytes);
-        slots_.Reserve(message.reserved);
-      } else {
-        waits = true;
-        break;
+      if (i >= peer.ready.size()) {
+        const uint64_t steps = std::max<uint64_t>((bytes + kFifoStepBytes - 1) / kFifoStepBytes, 1);
+        if (used + steps > kFifoSteps) break;
+        used += steps;
+        peer.fifo.push_back(steps);
       }
       message.begun = true;
-      message.flow = BeginMessageFlow(to, bytes);
+      if (platform_.takes_time()) message.flow = BeginMessageFlow(to, bytes);
     }
   }
-  if (waits && slots_.EarlyFreedAt(now_ns_)) flow_wake_ns_ = std::min(flow_wake_ns_, now_ns_ + 1);
 }
 
+/// Writes a message whose receiver has not come; false: there are no slots for all of it.
 bool Communicator::SendEarly(int to, const OutgoingMessage& message) {
   const Operation& op = *message.op;
   const uint64_t bytes = op.count * ElementBytes(op.type), piece = segment_->slot_bytes();
-  const uint64_t pieces = Pieces(bytes);
-  if (pieces > FreeEarlySlots()) return false;
-  slots_.EndReservation(message.reserved);
-  for (uint64_t i = 0; i < pieces; ++i) {
-    const auto slot = static_cast<uint32_t>(slots_.Free());
+  const uint64_t slots = messages_move_ ? (bytes + piece - 1) / piece : 0;
+  if (slots > std::min(slots_.FreeSlots(), kEarlySlots - slots_.EarlyBusy())) return false;
+  const uint64_t letters = std::max<uint64_t>(slots, 1);
+  for (uint64_t i = 0; i < letters; ++i) {
     Letter letter{.kind = LetterKind::kChunk,
                   .from = static_cast<uint32_t>(rank_),
                   .count = op.count,
                   .type = static_cast<uint32_t>(op.type),
-                  .slot = slot,
+                  .slot = kNoSlot,
                   .bytes = 0,
-                  .last = i + 1 == pieces,
-                  .flow = message.flow,
-                  .posted_ns = 0};
-    if (messages_move_ && bytes != 0) {
+                  .last = i + 1 == letters,
+                  .flow = message.flow};
+    if (slots != 0) {
+      letter.slot = static_cast<uint32_t>(slots_.Free());
       WriteChunk(op, i * piece, &letter);
       if (!segment_->Failure().ok()) return true;
+      slots_.Take(letter.slot, true);
     }
-    slots_.Take(slot, true, now_ns_);
     letters_.emplace_back(to, letter);
   }
   ++peers_[to].unannounced;
@@ -213,7 +200,7 @@ bool Communicator::SendChunks() {
   for (auto next = sendable_.begin(); next != sendable_.end();) {
     const int to = *next;
     Peer& peer = peers_[to];
-    if (platform_.takes_time() && !peer.sends.empty() && !peer.sends.front().begun) {
+    if (!peer.sends.empty() && !peer.sends.front().begun) {
       ++next;
       continue;
     }
@@ -228,7 +215,7 @@ bool Communicator::SendChunks() {
       next = sendable_.erase(next);
       continue;
     }
-    if (peer.ready.empty()) {  // no room yet: tried again when a slot comes free
+    if (peer.ready.empty()) {  // no slots yet: tried again when one comes free
       ++next;
       continue;
     }
@@ -241,8 +228,7 @@ bool Communicator::SendChunks() {
                   .slot = kNoSlot,
                   .bytes = 0,
                   .last = 1,
-                  .flow = message.flow,
-                  .posted_ns = 0};
+                  .flow = message.flow};
     if (!message.checked) {
       if (!CheckMessage(rank_, letter, to, peer.ready.front())) return true;
       message.checked = true;
@@ -254,14 +240,9 @@ bool Communicator::SendChunks() {
       letter.slot = static_cast<uint32_t>(slot);
       WriteChunk(op, message.offset, &letter);
       if (!segment_->Failure().ok()) return true;
-      slots_.Take(letter.slot, false, now_ns_);
+      slots_.Take(letter.slot, false);
       message.offset += letter.bytes;
       letter.last = message.offset == bytes ? 1 : 0;
-    }
-    if (message.reserved != 0) {  // its receiver came at the same time
-      slots_.EndReservation(message.reserved);
-      slots_.CountAsFreed(message.reserved, now_ns_);
-      message.reserved = 0;
     }
     letters_.emplace_back(to, letter);
     sent = true;

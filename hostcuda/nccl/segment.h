@@ -8,7 +8,7 @@
 //
 // Memory. All files are sparse: only what is used exists. For n ranks, with slots of B bytes (512
 // KiB up to 32 ranks, then 16 MiB / n, at least 64 KiB): members under 1 KiB n, mailboxes 16 KiB n,
-// step slots 4 B n, results 4 B, message slots 16 B n. Linear in n. Pages are reserved (fallocate)
+// step slots 4 B n, results 4 B, message slots 32 B n. Linear in n. Pages are reserved (fallocate)
 // before their first use, so a full /dev/shm is an error message and not a SIGBUS.
 //
 // Threading: Join() blocks the calling thread; everything else is lock-free or private to the

@@ -84,22 +84,16 @@ const GraphPeers::Calls& GraphPeers::CallsOf(uint32_t rank) {
   for (const graph::Sequence& sequence : program.sequences) {
     if (sequence.kind != trace::SequenceKind::kStream) continue;
     bool early = false;  // of the group
-    uint64_t steps_left = 0;
     const auto s = static_cast<size_t>(&sequence - program.sequences.data());
     for (size_t i = 0; i < sequence.ops.size(); ++i) {
       const Op& op = sequence.ops[i];
       if (op.kind != OpKind::kComm) continue;
-      if (op.detail != 0) {
-        early = graph::EndsEarly(program, &op);
-        steps_left = trace::kEarlySendSteps;
-      }
+      if (op.detail != 0) early = graph::EndsEarly(program, &op);
       if (early) calls->end_early.insert(op.a);
       const graph::Call& call = program.calls[op.a];
-      // What stays on the GPU takes none of the buffers.
       const bool measured =
           s < who.measured_ns.size() && i < who.measured_ns[s].size() && who.measured_ns[s][i] >= 0;
-      if (!measured && durations_.calls[rank][op.a].shares != 0 &&
-          graph::BeginsEarly(call, &steps_left))
+      if (!measured && durations_.calls[rank][op.a].shares != 0 && graph::BeginsEarly(call))
         calls->begin_early.insert(op.a);
       std::vector<uint32_t>& list =
           who.channel[op.a] == kNone

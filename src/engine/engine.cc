@@ -151,6 +151,26 @@ struct MeetingPlace {
   }
 };
 
+/// What NCCL's buffers hold of the messages of a channel: a send begins when its receive has come,
+/// or as soon as it fits behind those before it that are not received.
+struct Fifo {
+  struct Message {
+    uint64_t steps = 0;     // 0: its send has not come
+    uint32_t send = kNone;  // Arrival, of a send that has not begun
+    int64_t cost = 0;
+    int64_t received = kUnknown;  // when its receive came
+    Cause cause;                  // of that
+  };
+  uint32_t base = 0;  // of `messages`
+  uint32_t next = 0;  // to begin
+  std::vector<Message> messages;
+
+  Message& At(uint32_t sequence) {
+    if (sequence - base >= messages.size()) messages.resize(sequence - base + 1);
+    return messages[sequence - base];
+  }
+};
+
 /// A communication that uses links.
 struct Flight {
   uint32_t first;  // Arrival
@@ -194,8 +214,12 @@ class Evaluation {
   uint32_t NewArrival(const Arrival& arrival);
   void Arrive(MeetingPlace& place, uint32_t sequence, const Arrival& arrival, int64_t cost,
               bool measured);
+  /// One side of a message has come; `early`: a send that may begin without its receive.
+  void EnterFifo(uint32_t channel, uint32_t sequence, const Call& call, const Arrival& arrival,
+                 int64_t cost, bool early);
+  void BeginSends(uint32_t channel);
   /// A send begins without its receive, as a flow of its own.
-  void SendEarly(uint32_t channel, uint32_t sequence, const Arrival& arrival, int64_t cost);
+  void SendEarly(uint32_t channel, uint32_t sequence, uint32_t send, int64_t cost, int64_t begin);
   /// All have come: `first` and those behind it.
   void Meet(uint32_t first, int64_t met, int64_t cost, bool measured);
   /// Begins a flow with `shares_`.
@@ -308,6 +332,7 @@ class Evaluation {
   std::vector<MeetingPlace> comms_, channels_, inits_;
   std::vector<Arrival> arrivals_;
   uint32_t free_arrival_ = kNone;
+  std::vector<Fifo> fifos_;  // of channels; none: sends begin when they come
   Flows flows_;
   std::vector<Flight> flights_;  // by flow
   std::vector<LinkShare> shares_;
@@ -364,6 +389,8 @@ void Evaluation::Prepare() {
   }
   channels_.resize(graph_.channels.size());
   for (MeetingPlace& channel : channels_) channel.expected = 2;
+  // Where receives are missing, nobody makes room.
+  if (durations_.links != 0 && !options_.tolerate_missing) fifos_.resize(channels_.size());
   if (options_.history) {
     setters_.resize(slots_.size());
     records_.resize(sequences_.size());
@@ -485,11 +512,63 @@ void Evaluation::Arrive(MeetingPlace& place, uint32_t sequence, const Arrival& a
   }
 }
 
-void Evaluation::SendEarly(uint32_t channel, uint32_t sequence, const Arrival& arrival,
-                           int64_t cost) {
-  const auto begin = durations_.shares.begin() + arrival.call->first_share;
-  shares_.assign(begin, begin + arrival.call->shares);
-  Fly(NewArrival(arrival), arrival.ready, cost, channel, sequence);
+void Evaluation::EnterFifo(uint32_t channel, uint32_t sequence, const Call& call,
+                           const Arrival& arrival, int64_t cost, bool early) {
+  if (channel == kNone) return;  // no message
+  const uint32_t send = early ? NewArrival(arrival) : kNone;
+  if (fifos_.empty()) {
+    if (early) SendEarly(channel, sequence, send, cost, arrival.ready);
+    return;
+  }
+  Fifo& fifo = fifos_[channel];
+  if (sequence < fifo.base) return;  // a receive for which nobody waits
+  Fifo::Message& message = fifo.At(sequence);
+  if (call.op == trace::CommOp::kSend) {
+    message.steps = graph::FifoSteps(call);
+    message.send = send;
+    message.cost = cost;
+  } else {
+    message.received = arrival.ready;
+    message.cause = arrival.cause;
+  }
+  BeginSends(channel);
+}
+
+void Evaluation::BeginSends(uint32_t channel) {
+  Fifo& fifo = fifos_[channel];
+  for (; fifo.next - fifo.base < fifo.messages.size(); ++fifo.next) {
+    const Fifo::Message& message = fifo.At(fifo.next);
+    if (message.steps == 0) break;
+    if (message.send == kNone) continue;  // it begins when its receive has come
+    int64_t begin = arrivals_[message.send].ready;
+    uint64_t used = message.steps;
+    uint32_t before = fifo.next;
+    while (before > fifo.base && used <= trace::kEarlySendSteps) used += fifo.At(--before).steps;
+    if (used > trace::kEarlySendSteps) {
+      // There is room when that one is received.
+      const Fifo::Message& last = fifo.At(before);
+      if (last.received == kUnknown) break;
+      if (last.received > begin) {
+        begin = last.received;
+        arrivals_[message.send].cause = last.cause;
+      }
+    }
+    SendEarly(channel, fifo.next, message.send, message.cost, begin);
+  }
+  // A message takes a step at least: who is farther behind does not matter.
+  constexpr uint32_t kKept = trace::kEarlySendSteps;
+  if (fifo.next - fifo.base <= 2 * kKept) return;
+  const uint32_t base = fifo.next - kKept;
+  fifo.messages.erase(fifo.messages.begin(), fifo.messages.begin() + (base - fifo.base));
+  fifo.base = base;
+}
+
+void Evaluation::SendEarly(uint32_t channel, uint32_t sequence, uint32_t send, int64_t cost,
+                           int64_t begin) {
+  const CallTime& call = *arrivals_[send].call;
+  const auto first = durations_.shares.begin() + call.first_share;
+  shares_.assign(first, first + call.shares);
+  Fly(send, begin, cost, channel, sequence);
 }
 
 void Evaluation::Meet(uint32_t first, int64_t met, int64_t cost, bool measured) {
@@ -738,7 +817,6 @@ void Evaluation::RunStream(uint32_t id) {
           const bool waits = !graph::EndsEarly(program, s.ops + s.at);
           s.unmet = 0;
           s.group_end = start;
-          uint64_t steps_left = durations_.early_send_steps;
           for (uint32_t i = s.at; i < s.at + op.detail; ++i) {
             const Op& part = s.ops[i];
             const CallTime& call = calls[part.a];
@@ -748,18 +826,15 @@ void Evaluation::RunStream(uint32_t id) {
                       measured ? Scaled(s.measured[i], MeasuredCallScale(s.rank, part.a))
                                : CallNs(graph_rank, part.a, part.b, call),
                       measured ? TimeSource::kMeasured : call.source);
-            MeetingPlace& place = PlaceOf(graph_rank, part.a);
-            if (!measured && call.shares != 0 &&
-                graph::BeginsEarly(program.calls[part.a], &steps_left)) {
-              ++s.unmet;
-              SendEarly(graph_rank.channel[part.a], part.b,
-                        {id, i, kNone, start, true, kNoToken, &call, cause}, ns);
-              continue;
-            }
+            const Call& what = program.calls[part.a];
+            const bool early = !measured && call.shares != 0 && graph::BeginsEarly(what);
             // What a message takes counts from the meeting for who waits for it.
-            if (waits) ++s.unmet;
-            Arrive(place, part.b, {id, i, kNone, start, waits, kNoToken, &call, cause},
-                   waits ? ns : 0, waits && measured);
+            if (waits || early) ++s.unmet;
+            const Arrival arrival{id, i, kNone, start, waits || early, kNoToken, &call, cause};
+            if (!fifos_.empty() || early) [[unlikely]]
+              EnterFifo(graph_rank.channel[part.a], part.b, what, arrival, ns, early);
+            if (early) continue;
+            Arrive(PlaceOf(graph_rank, part.a), part.b, arrival, waits ? ns : 0, waits && measured);
             if (waits) continue;
             s.group_end = std::max(s.group_end, start + ns);
             rank.transfer_ns += ns;
@@ -843,28 +918,20 @@ void Evaluation::Initialise(uint32_t rank, uint32_t participant, int64_t ready_n
 
 void Evaluation::Visited(const Visit& visit) {
   const Rank& rank = graph_.ranks[visit.rank];
-  MeetingPlace& place = PlaceOf(rank, visit.call);
   const CallTime& call = durations_.calls[visit.rank][visit.call];
   const int64_t ns = CallNs(rank, visit.call, visit.sequence, call);
   const bool early = visit.early && call.shares != 0;
   if (visit.waits || early) ++open_visits_;
-  if (early) {
-    SendEarly(rank.channel[visit.call], visit.sequence,
-              {kNone, 0, kNone, visit.ready_ns, true, visit.token, &call, {}}, ns);
-    return;
-  }
+  const bool waits = visit.waits || early;
+  const Arrival arrival{kNone, 0, kNone, visit.ready_ns, waits, waits ? visit.token : kNoToken,
+                        &call, {}};
+  if (early || !fifos_.empty())
+    EnterFifo(rank.channel[visit.call], visit.sequence, graph_.program_of(rank).calls[visit.call],
+              arrival, ns, early);
+  if (early) return;
   // Who waits for nobody is answered at once, with what the call takes on its stream.
-  if (!visit.waits) met_.push_back({visit.token, visit.ready_ns, visit.ready_ns + ns});
-  Arrive(place, visit.sequence,
-         {kNone,
-          0,
-          kNone,
-          visit.ready_ns,
-          visit.waits,
-          visit.waits ? visit.token : kNoToken,
-          &call,
-          {}},
-         visit.waits ? ns : 0, false);
+  if (!waits) met_.push_back({visit.token, visit.ready_ns, visit.ready_ns + ns});
+  Arrive(PlaceOf(rank, visit.call), visit.sequence, arrival, waits ? ns : 0, false);
 }
 
 bool Evaluation::Done() const {

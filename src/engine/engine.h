@@ -8,8 +8,9 @@
 //   wait           max(stream or thread, what it waits for)
 //   host segment   thread + its time; an enqueue not before the stream's earlier enqueues
 // so a span is bound by the GPU or by the host, whichever is slower, and a launch gap vanishes
-// where the host runs ahead. A send that fits into NCCL's buffers and has links begins without its
-// receive, which ends with it, or what a receive takes after it has come itself.
+// where the host runs ahead. A send that has links and fits into NCCL's FIFO for its peer, beside
+// those before it that are not received, begins without its receive, which ends with it, or what a
+// receive takes after it has come itself.
 //
 // What uses no links is evaluated in no order of time: what depends on nothing unknown goes on. The
 // begins and ends of communications that do happen in order of time, when nothing else can go on:
@@ -68,10 +69,8 @@ struct Durations {
   std::vector<std::vector<SpanTime>> spans;  // [program][span]
   std::vector<std::vector<CallTime>> calls;  // [rank][call]
   std::vector<LinkShare> shares;
-  uint32_t links = 0;      // all numbers in `shares` are below
-  int64_t receive_ns = 0;  // of a message that has come before
-  /// What sends of a group may begin without their receives: steps of NCCL's buffers.
-  uint64_t early_send_steps = trace::kEarlySendSteps;
+  uint32_t links = 0;             // all numbers in `shares` are below
+  int64_t receive_ns = 0;         // of a message that has come before
   HostTimes host;                 // of threads whose trace has no host time (Program::host_timed)
   int64_t launch_latency_ns = 0;  // from the end of the enqueue to the start on an idle stream
   /// Factors on host time by its source (what-if, ranges, shares).
@@ -198,7 +197,7 @@ struct Visit {
   uint64_t token;      // names it in Meeting, and no other
   uint64_t group = 0;  // whose visits are waited for together
   bool waits = true;   // false: a send that ends before its receive comes (graph::EndsEarly)
-  bool early = false;  // a send that begins before its receive comes (graph::BeginsEarly)
+  bool early = false;  // a send that may begin before its receive comes (graph::BeginsEarly)
 };
 
 /// A visit's communication has everybody it needs.

@@ -741,10 +741,6 @@ std::pair<std::vector<Visit>, std::vector<int64_t>> VisitsOf(const Graph& graph,
     if (ops[i.op].kind != OpKind::kComm) continue;
     uint32_t first = i.op;
     while (ops[first].detail == 0) --first;
-    uint64_t steps = trace::kEarlySendSteps;
-    bool early = false;
-    for (uint32_t k = first; k <= i.op; ++k)
-      early = graph::BeginsEarly(program.calls[ops[k].a], &steps);
     visits.push_back({.rank = outside,
                       .call = ops[i.op].a,
                       .sequence = ops[i.op].b,
@@ -752,7 +748,7 @@ std::pair<std::vector<Visit>, std::vector<int64_t>> VisitsOf(const Graph& graph,
                       .token = ends.size(),
                       .group = uint64_t{i.sequence} << 32 | first,
                       .waits = !graph::EndsEarly(program, &ops[first]),
-                      .early = early});
+                      .early = graph::BeginsEarly(program.calls[ops[i.op].a])});
     ends.push_back(i.end_ns);
   }
   return {visits, ends};
@@ -836,40 +832,133 @@ TEST_F(EngineTest, CommunicatorsThatShareALinkSlowEachOther) {
   EXPECT_EQ(finish(kWholeLink / 2), std::pair(int64_t{1100}, int64_t{1400}));
 }
 
-// A message whose receive comes 300 ns later: it has begun before as far as there is room for it.
-TEST_F(EngineTest, SendsBeginEarlyAsFarAsBuffersAreSaidToTakeThem) {
-  const auto finish = [&](uint64_t bytes, uint64_t steps) {
+// A rank's messages to another, one after the other: each of `mib` comes when the host time before
+// it is over, on either side.
+struct Sent {
+  uint64_t half_mib;
+  int64_t sender_ns, receiver_ns;  // kernels before
+};
+
+// When each rank ends: a send begins at the first time at which its receive has come, or at which
+// it fits into eight steps beside those before it whose receives have not.
+std::pair<int64_t, int64_t> EndsOf(const std::vector<Sent>& messages, int64_t cost_ns,
+                                   int64_t receive_ns) {
+  std::vector<int64_t> came;
+  int64_t sender = 0, receiver = 0;
+  for (size_t k = 0; k < messages.size(); ++k) {
+    const int64_t ready = sender + messages[k].sender_ns;
+    came.push_back(receiver + messages[k].receiver_ns);
+    const auto begins = [&](int64_t ns) {
+      uint64_t used = messages[k].half_mib;
+      for (size_t i = 0; i < k; ++i) used += came[i] > ns ? messages[i].half_mib : 0;
+      return ns >= came[k] || used <= 8;
+    };
+    int64_t begin = std::max(ready, came[k]);
+    if (begins(ready)) begin = ready;
+    for (const int64_t ns : came) {
+      if (ns >= ready && begins(ns)) begin = std::min(begin, ns);
+    }
+    sender = begin + cost_ns;
+    // A message that cannot be early has waited for its receive.
+    receiver = messages[k].half_mib > 8 ? sender : std::max(sender, came[k] + receive_ns);
+  }
+  return {sender, receiver};
+}
+
+TEST_F(EngineTest, SendsBeginWhenTheFifoOfTheirPeerHasRoom) {
+  constexpr int64_t kCost = 1000, kReceive = 40;
+  const auto evaluate = [&](const std::vector<Sent>& messages) {
+    std::filesystem::remove_all(directory_ + "/trace");
+    std::filesystem::create_directories(directory_ + "/trace");
+    std::map<std::string, int64_t> kernels;
     for (uint32_t rank = 0; rank < 2; ++rank) {
       Writer w;
       EXPECT_EQ(w.Open(Path(rank).c_str(), rank, 2), 0);
       const uint32_t s = w.AddStream(0, 0, "s"), one[3] = {1, 1, 1}, world[] = {0, 1};
       w.Communicator({1, 2, rank, 0, 0}, world);
-      w.Launch(s, w.Kernel(KernelKind::kKernel, rank == 0 ? "early" : "late", one, one, 0, 0));
-      CallRecord call{};
-      call.comm = 1;
-      call.op = static_cast<uint32_t>(rank == 0 ? trace::CommOp::kSend : trace::CommOp::kRecv);
-      call.peer = 1 - static_cast<int32_t>(rank);
-      call.bytes = rank == 0 ? bytes : 0;
-      call.group = 1;
-      w.Comm(s, w.Call(call), 0, ValueSource::kExact);
+      for (size_t k = 0; k < messages.size(); ++k) {
+        const std::string name = "rank" + std::to_string(rank) + "at" + std::to_string(k) + "-";
+        kernels[name] = rank == 0 ? messages[k].sender_ns : messages[k].receiver_ns;
+        w.Launch(s, w.Kernel(KernelKind::kKernel, name, one, one, 0, 0));
+        CallRecord call{};
+        call.comm = 1;
+        call.op = static_cast<uint32_t>(rank == 0 ? CommOp::kSend : CommOp::kRecv);
+        call.peer = 1 - static_cast<int32_t>(rank);
+        call.bytes = rank == 0 ? messages[k].half_mib << 19 : 0;
+        call.group = 1;
+        w.Comm(s, w.Call(call), k, ValueSource::kExact);
+      }
       EXPECT_EQ(w.Close(0), 0);
     }
     const Graph graph = Load();
-    Durations d = Simple(graph, {{"early", 100}, {"late", 400}}, 1000);
+    Durations d = Simple(graph, kernels, kCost);
     d.links = 1;
-    d.shares = {{0, kWholeLink}};
-    d.calls[0][0].shares = 1;
-    d.early_send_steps = steps;
+    d.shares = {{0, kWholeLink / 16}};
+    d.receive_ns = kReceive;
+    for (CallTime& call : d.calls[0]) call.shares = 1;
     const auto outcome = Evaluate(graph, d);
     EXPECT_TRUE(outcome.ok()) << outcome.status();
-    return outcome->ranks[1].finish_ns;
+    return std::pair(outcome->ranks[0].finish_ns, outcome->ranks[1].finish_ns);
   };
-  constexpr uint64_t kAll = UINT64_MAX, kOwn = trace::kEarlySendSteps;
-  constexpr uint64_t kFits = trace::kEarlySendBytes, kDoesNot = kFits + 1;
-  EXPECT_EQ(finish(kFits, 0), 1400);
-  EXPECT_EQ(finish(kFits, kOwn), 1100);
-  EXPECT_EQ(finish(kDoesNot, kOwn), 1400);
-  EXPECT_EQ(finish(kDoesNot, kAll), 1100);
+  // The second begins when the first is received, at 5000, and is there before its own receive.
+  EXPECT_EQ(evaluate({{8, 0, 5000}, {1, 0, 3000}}), std::pair(int64_t{6000}, int64_t{8080}));
+  // One of nine steps waits for its own.
+  EXPECT_EQ(evaluate({{8, 0, 5000}, {9, 0, 3000}}), std::pair(int64_t{9040}, int64_t{9040}));
+  // Both fit.
+  EXPECT_EQ(evaluate({{4, 0, 5000}, {4, 0, 3000}}), std::pair(int64_t{2000}, int64_t{8080}));
+  std::mt19937 random(17);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<Sent> messages(40);
+    for (Sent& sent : messages) {
+      sent = {1 + random() % (round % 2 == 0 ? 10 : 3), static_cast<int64_t>(random() % 1500),
+              static_cast<int64_t>(random() % 3000)};
+    }
+    EXPECT_EQ(evaluate(messages), EndsOf(messages, kCost, kReceive)) << round;
+  }
+}
+
+// Every peer has a FIFO of its own, so all of a group's sends to others have gone when these come.
+TEST_F(EngineTest, SendsOfAGroupDoNotWaitForEachOther) {
+  constexpr uint32_t kWorld = 4;
+  for (uint32_t rank = 0; rank < kWorld; ++rank) {
+    Writer w;
+    ASSERT_EQ(w.Open(Path(rank).c_str(), rank, kWorld), 0);
+    const uint32_t s = w.AddStream(0, 0, "s"), one[3] = {1, 1, 1}, world[] = {0, 1, 2, 3};
+    w.Communicator({1, kWorld, rank, 0, 0}, world);
+    w.Launch(s, w.Kernel(KernelKind::kKernel, rank == 3 ? "late" : "early", one, one, 0, 0));
+    for (uint32_t peer = 0; peer < kWorld; ++peer) {
+      if (peer == rank) continue;
+      CallRecord call{};
+      call.comm = 1;
+      call.group = 2 * (kWorld - 1);
+      call.peer = static_cast<int32_t>(peer);
+      call.op = static_cast<uint32_t>(CommOp::kSend);
+      call.bytes = trace::kEarlySendBytes;
+      w.Comm(s, w.Call(call), 0, ValueSource::kExact);
+      call.op = static_cast<uint32_t>(CommOp::kRecv);
+      w.Comm(s, w.Call(call), 0, ValueSource::kExact);
+    }
+    ASSERT_EQ(w.Close(0), 0);
+  }
+  const Graph graph = Load();
+  Durations d = Simple(graph, {{"late", 10'000}}, 1000);
+  d.links = kWorld;
+  d.receive_ns = 40;
+  // A message fills its sender's port: three of them take three times as long.
+  for (uint32_t rank = 0; rank < kWorld; ++rank) {
+    d.shares.push_back({rank, kWholeLink});
+    const graph::Program& program = graph.program_of(graph.ranks[rank]);
+    for (size_t call = 0; call < program.calls.size(); ++call) {
+      if (program.calls[call].op != CommOp::kSend) continue;
+      d.calls[rank][call].first_share = rank;
+      d.calls[rank][call].shares = 1;
+    }
+  }
+  const auto outcome = Evaluate(graph, d);
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  // What was sent to the late one is there when it comes; what it sends takes its time.
+  for (const RankOutcome& rank : outcome->ranks) EXPECT_EQ(rank.finish_ns, 13'000);
+  EXPECT_EQ(outcome->ranks[3].transfer_ns, 3 * 3000 + 3 * 40);
 }
 
 // Ranks are numbers: in whichever order they are evaluated, all happens at the same times.

@@ -269,12 +269,13 @@ bool EndsEarly(const Program& program, const Op* first) {
   });
 }
 
-bool BeginsEarly(const Call& call, uint64_t* steps_left) {
+bool BeginsEarly(const Call& call) {
+  return call.op == trace::CommOp::kSend && call.bytes <= trace::kEarlySendBytes;
+}
+
+uint64_t FifoSteps(const Call& call) {
   constexpr uint64_t kStepBytes = trace::kEarlySendBytes / trace::kEarlySendSteps;
-  const uint64_t steps = std::max<uint64_t>((call.bytes + kStepBytes - 1) / kStepBytes, 1);
-  if (call.op != trace::CommOp::kSend || steps > *steps_left) return false;
-  *steps_left -= steps;
-  return true;
+  return std::max<uint64_t>((call.bytes + kStepBytes - 1) / kStepBytes, 1);
 }
 
 std::string_view CommOpName(CommOp op) {

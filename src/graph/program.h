@@ -57,9 +57,10 @@ struct Call;
 /// before the receives come. That they may be full of earlier ones is left out.
 bool EndsEarly(const Program& program, const Op* first);
 
-/// Whether a call of a group begins without its receive: a send that fits into what is left of
-/// NCCL's buffers, which it takes from `steps_left` (trace::kEarlySendSteps at a group's first).
-bool BeginsEarly(const Call& call, uint64_t* steps_left);
+/// Whether a call may begin without its receive: a send that NCCL's FIFO for its peer can hold.
+bool BeginsEarly(const Call& call);
+/// Of the trace::kEarlySendSteps of that FIFO, what a message takes; at least one.
+uint64_t FifoSteps(const Call& call);
 
 struct Sequence {
   trace::SequenceKind kind;

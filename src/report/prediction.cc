@@ -312,8 +312,8 @@ absl::StatusOr<MeanInterval> IntervalOf(
       interval.sources.push_back({name, std::max(0.0, low), std::max(0.0, high), other_mean});
   };
   // By what the mean changes, either way.
-  const auto add_ends = [&](const char* name, const std::array<engine::Durations, 2>& ends,
-                            bool other_mean = false) -> absl::Status {
+  const auto add_ends = [&](const char* name,
+                            const std::array<engine::Durations, 2>& ends) -> absl::Status {
     double low = 0, high = 0;
     for (const engine::Durations& end : ends) {
       PRISM_ASSIGN_OR_RETURN(const int64_t ns, mean_of(end));
@@ -321,7 +321,7 @@ absl::StatusOr<MeanInterval> IntervalOf(
       low = std::max(low, -off);
       high = std::max(high, off);
     }
-    add(name, low, high, other_mean);
+    add(name, low, high);
     return absl::OkStatus();
   };
   add("chance of steps, and figures of the profile",
@@ -383,12 +383,6 @@ absl::StatusOr<MeanInterval> IntervalOf(
   };
   PRISM_RETURN_IF_ERROR(
       add_doubt("shares of links", &engine::CallTime::share_doubt, change_shares));
-  // How much the libraries' buffers take of sends whose receives are still to come is not measured.
-  std::array<engine::Durations, 2> early = {durations({}), durations({})};
-  early[0].early_send_steps = 0;
-  early[1].early_send_steps = UINT64_MAX;
-  if (early[0].links > 0)
-    PRISM_RETURN_IF_ERROR(add_ends("sends that begin before their receives", early, true));
   // What is neither measured nor told from what was may be off in one direction everywhere.
   Factors ranges[2];
   for (size_t s = 0; s <= static_cast<size_t>(engine::TimeSource::kModelled); ++s) {
