@@ -159,6 +159,22 @@ def test_ranks_that_differ_in_sizes_are_timed_by_some_of_them(prism, trainer, tm
     assert abs(retimed["largest_difference"]) < MEAN_BAR
 
 
+def test_ranks_run_where_others_would_mistime_them(prism, tmp_path, trainer):
+    """Two experts a rank: the kernels of their weights' gradients take as long as tokens come, which their grids do not show."""
+    world, captured = 8, tmp_path / "captured"
+    job = ["--timed", "--dp", str(world), "--ep", "2", "--experts", "4", "--layers", "1", "--hidden", "2048", "--expert-hidden", "4096",
+           "--sequence", "2048", "--imbalance", "0.5", "--seed", "50", "--steps", "3"]  # fmt: skip
+    torchrun = pathlib.Path(sys.executable).parent / "torchrun"
+    assert prism("capture", "--target", "h200x8", "--job", captured, "--", torchrun, "--no-python", "--nproc-per-node", world, trainer, *job,
+                 env={"PRISM_KERNEL_PARAMETERS": "1"}).code == 0  # fmt: skip
+    result = prism("calibrate", captured, "--clock", "virtual", "--job", prism.job, "--json", env={"HOSTCUDA_CLOCK": "virtual"})
+    assert result.code == 0 and "if it were timed by others" in result.err
+    answer = json.loads(result.out)
+    assert sorted(rank for part in answer["slices"] for rank in part["ranks"]) == list(range(world))
+    retimed = answer["retimed"]
+    assert retimed["ranks"] == [] and retimed["refused"] != [] and retimed["largest_difference"] is None
+
+
 def test_virtual_clock_of_a_gpu_is_refused(prism, tmp_path):
     command = ("torchrun", "--nproc-per-node", 2, "train.py")
     result = prism("emulate", tmp_path, "--device", "cuda", "--clock", "virtual", "--", *command)
