@@ -172,11 +172,10 @@ TEST_F(ReportTest, DrawnStepsAreTheMaximumOverIndependentRanks) {
   EXPECT_EQ(sources[2].low, sources[2].high);
   // The chance is about either mean.
   EXPECT_TRUE(sources[1].other_mean);
-  for (const auto& [end, sign] : {std::pair{low, -1.0}, std::pair{high, 1.0}}) {
-    const auto half = [&](size_t i) { return sign < 0 ? sources[i].low : sources[i].high; };
-    EXPECT_NEAR(static_cast<double>(end),
-                mean_step * (1 + sign * (half(1) + std::hypot(half(0), half(2)))), 2);
-  }
+  const double below = sources[1].low + std::hypot(sources[0].low, sources[2].low);
+  const double above = sources[1].high + std::hypot(sources[0].high, sources[2].high);
+  EXPECT_NEAR(static_cast<double>(low), mean_step * (1 - below), 2);
+  EXPECT_NEAR(static_cast<double>(high), mean_step * (1 + above), 2);
   std::sort(pairs.begin(), pairs.end());
   EXPECT_NEAR(static_cast<double>((*p.percentiles)[1]),
               static_cast<double>(pairs[pairs.size() / 2]), chance);
