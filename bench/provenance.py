@@ -23,14 +23,13 @@ def versions() -> dict[str, str]:
 
 def commit() -> str:
     """Returns the checked-out commit, with a `+` if the working tree differs from it; of a copy without git, what its file COMMIT says."""
-    told = ROOT / "COMMIT"
-    if told.exists():
-        return told.read_text().strip()
-
     def git(*arguments: str) -> str:
         asked = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
         return asked.stdout.strip()
 
+    told = ROOT / "COMMIT"
+    if not (ROOT / ".git").exists() and told.exists():
+        return told.read_text().strip()
     try:
         head = git("rev-parse", "--short=12", "HEAD")
     except FileNotFoundError:

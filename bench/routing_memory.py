@@ -51,6 +51,8 @@ def run(options: argparse.Namespace) -> int:
 
 def peaks(log: Path) -> dict:
     text = log.read_text()
+    if not FIRST_STEP.search(text):
+        sys.exit(f"{log} tells of no first step")
     return {"first_step": [int(peak) for peak in FIRST_STEP.findall(text)][:1],
             "allocated": {int(rank): int(allocated) for rank, _, allocated, _, _ in RANK_LINE.findall(text)},
             "reserved": {int(rank): int(reserved) for rank, _, _, reserved, _ in RANK_LINE.findall(text)}}  # fmt: skip
@@ -61,6 +63,8 @@ def evaluate(options: argparse.Namespace) -> int:
     for folder in sorted(path for path in options.out.iterdir() if (path / "captured.log").exists()):
         captured = peaks(folder / "captured.log")
         true = [peaks(log) for log in sorted(folder.glob("true-*.log"))]
+        if not true:
+            sys.exit(f"{folder}: no true run")
         own, theirs = captured["allocated"][0], sorted(peak["allocated"][0] for peak in true)
         row = {
             "case": folder.name, "captured": captured, "true": true,

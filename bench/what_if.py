@@ -71,7 +71,7 @@ def changed_job(case: Case, change: str) -> Case | None:
 
 def kind_of(row: dict) -> str:
     spine = row["job"]["links"]["spine"]
-    if row["change"] == "nic" and row["job"]["nodes"] > spine["nodes_per_leaf"] and spine["oversubscription"] > 1:
+    if row["change"] == "nic" and row["job"]["nodes"] > spine["nodes_per_leaf"] == 1 and spine["oversubscription"] > 1:
         return NARROW_SWITCHES
     return LAST_REPLICA if row["change"] == "failed" and row["job"]["options"]["dp"] == "1" else row["change"]
 
@@ -249,7 +249,7 @@ def parse_arguments() -> argparse.Namespace:
     prediction.add_argument("--steps", type=int, default=22, help="iterations that are predicted, of which the first two do not count")
     true.add_argument("--steps", type=int, default=TRUE_STEPS)
     prediction.add_argument("--sizes", default="4B:256MiB:2", metavar="MIN:MAX:FACTOR", help="that netprofile measures")
-    prediction.add_argument("--python", type=Path, default=Path(sys.executable), metavar="FILE", help="has torch")
+    prediction.add_argument("--python", type=Path, default=Path(sys.executable), metavar="FILE", help="runs torchrun's stand-in")
     evaluation.add_argument("--output", type=Path, metavar="FILE")
     return parser.parse_args()
 

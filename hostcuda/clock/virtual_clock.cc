@@ -553,7 +553,7 @@ uint64_t VirtualClock::Tend() {
   if (segment_->leader.load() == index_ + 1) {
     LookAfterAll();
     // A look at hundreds of processes that all run takes longer than it waits for one.
-    period_ns = std::max(period_ns_, kLooksOneIn * (WallNs() - wall_ns));
+    period_ns = std::min(kSecondNs, std::max(period_ns_, kLooksOneIn * (WallNs() - wall_ns)));
   } else {
     period_ns_ = kFirstPeriodNs;
     LookAfterLeader();

@@ -118,6 +118,8 @@ bool Communicator::AdvanceMessageFlows() {
   const size_t before = outgoing_.size() + arrivals_.size();
   std::erase_if(outgoing_, [&](OwnFlow& own) {
     if (flows_->EndOf(own.flow) > now_ns_) return false;
+    // Its links are free, whenever there is a slot for what it carries.
+    if (!OffTheClock()) flows_->End(now_ns_, own.flow);
     const std::deque<OutgoingMessage>& unwritten = peers_[own.peer].sends;
     if (std::any_of(unwritten.begin(), unwritten.end(),
                     [&](const OutgoingMessage& message) { return message.flow == own.flow; })) {

@@ -217,7 +217,7 @@ def _host_store(plan):
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
-        code = 1
+        code, doing = 1, "listen"
         try:
             _die_with_parent()
             os.close(read_end)
@@ -228,6 +228,7 @@ def _host_store(plan):
             # Not the libuv backend: it looks up the name of every peer, and a resolver that does not answer for
             # 127.0.0.1 then holds the store, and with it the job, for seconds a connection.
             store = TCPStore(plan.address, plan.port, is_master=True, wait_for_workers=False, use_libuv=False)
+            doing = "read"
             _load_keys(store)
             os.write(write_end, str(store.port).encode())
             os.close(write_end)
@@ -238,7 +239,7 @@ def _host_store(plan):
             _save_keys(store)
         except BaseException as error:
             if code:
-                os.write(write_end, f"!{error}".encode())
+                os.write(write_end, f"!{doing} {error}".encode())
         finally:
             os._exit(code)
     os.close(write_end)
@@ -246,7 +247,10 @@ def _host_store(plan):
         answer = pipe.read().decode()
     if not answer or answer.startswith("!"):
         os.waitpid(pid, 0)
-        why = " ".join(answer[1:].split())[:200] or "its process ended"
+        doing, _, why = " ".join(answer[1:].split()).partition(" ")
+        why = why[:200] or "its process ended"
+        if doing == "read":
+            raise _LaunchError(f"what the captured job's ranks told each other cannot be read: {why}", "capture the job again")
         raise _LaunchError(f"the rendezvous store cannot listen on port {plan.port}: {why}", "choose another port with --master-port, or leave it out")
     return pid, int(answer)
 

@@ -119,8 +119,9 @@ absl::StatusOr<JobDirectory> JobDirectory::Create(const std::string& path, bool 
             "stop it first, or choose another directory with --job");
       }
       // Also what was made of it: a simulation of the earlier job says nothing about the next one.
-      for (const char* part : {"trace", "ranks", "output", "matching.json", "diagnosis.json",
-                               "simulate.json", "timeline.pftrace.gz"})
+      for (const char* part :
+           {"trace", "ranks", "output", "matching.json", "diagnosis.json", "simulate.json",
+            "timeline.pftrace.gz", "store.json", "received.bin", "slices"})
         fs::remove_all(name + "/" + part, error);
       // Last, so that an interrupted removal is still recognised as a job.
       fs::remove(name + "/" + kJobFile, error);

@@ -75,7 +75,8 @@ class CalibrateVerb final : public Verb {
                                                  "given: there is nothing to time"),
                       "'prism simulate DIR' predicts from models alone");
     }
-    PRISM_ASSIGN_OR_RETURN(const CapturedJob captured, OpenCaptured(captured_, network_));
+    PRISM_ASSIGN_OR_RETURN(const CapturedJob captured,
+                           OpenCaptured(captured_, network_, options.job));
     PRISM_RETURN_IF_ERROR(flags_.TakeTarget(captured.target, &options));
     PRISM_ASSIGN_OR_RETURN(const std::unique_ptr<VirtualClock> clock,
                            clock_.Join(captured, options, invocation));
@@ -105,8 +106,12 @@ class CalibrateVerb final : public Verb {
     const std::string retimed = Describe(calibration.retimed, &info);
     // What a later emulation needs of the capture.
     std::error_code error;
-    for (const std::string name : {"store.json", coordinator::kReceivedFile})
-      std::filesystem::copy_file(captured.path + "/" + name, job.path() + "/" + name, error);
+    for (const std::string name : {"store.json", coordinator::kReceivedFile}) {
+      const std::string from = captured.path + "/" + name;
+      if (!std::filesystem::exists(from, error)) continue;
+      std::filesystem::copy_file(from, job.path() + "/" + name, error);
+      if (error) return ErrnoStatus(error.value(), "copy " + from);
+    }
     PRISM_RETURN_IF_ERROR(job.Seal(JobDirectory::State::kComplete, ""));
     if (invocation.json) {
       PrintJson("prism.calibrate", 1,

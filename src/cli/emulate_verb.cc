@@ -71,7 +71,7 @@ class EmulateVerb final : public Verb {
                                                  "to emulate"),
                       "--device host, or cuda");
     }
-    PRISM_ASSIGN_OR_RETURN(CapturedJob captured, OpenCaptured(captured_, network_));
+    PRISM_ASSIGN_OR_RETURN(CapturedJob captured, OpenCaptured(captured_, network_, options.job));
     if (samples_ != "own") {
       PRISM_ASSIGN_OR_RETURN(const graph::Steps steps, graph::DetectSteps(&captured.graph));
       PRISM_RETURN_IF_ERROR(

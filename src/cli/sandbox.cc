@@ -19,12 +19,19 @@
 #include "src/wire/protocol.h"
 
 namespace prism::cli {
-absl::StatusOr<CapturedJob> OpenCaptured(const std::string& directory, const std::string& network) {
+absl::StatusOr<CapturedJob> OpenCaptured(const std::string& directory, const std::string& network,
+                                         const std::string& job_to_write) {
   PRISM_ASSIGN_OR_RETURN(const JobDirectory job, JobDirectory::Open(directory));
   if (job.state() != JobDirectory::State::kComplete) {
     return WithHint(absl::FailedPreconditionError(fmt::format("the captured job is {}: {}",
                                                               StateName(job.state()), directory)),
                     "capture it again: what never happened cannot be played");
+  }
+  std::error_code error;
+  if (std::filesystem::equivalent(directory, job_to_write, error)) {
+    return WithHint(
+        absl::InvalidArgumentError(fmt::format("--job {} is the job that is read", job_to_write)),
+        "choose another directory with --job");
   }
   CapturedJob captured;
   captured.path = job.path();

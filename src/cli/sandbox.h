@@ -1,7 +1,7 @@
 // Sandbox: one rank of a captured job runs for real, the others are played. What `emulate` and
 // `calibrate` share.
 //
-//   PRISM_ASSIGN_OR_RETURN(CapturedJob captured, OpenCaptured("job", ""));
+//   PRISM_ASSIGN_OR_RETURN(CapturedJob captured, OpenCaptured("job", "", "emulated"));
 //   PRISM_ASSIGN_OR_RETURN(const SandboxResult result,
 //                          RunSandbox(captured, {.rank = 0}, options, invocation));
 #ifndef PRISM_CLI_SANDBOX_H_
@@ -27,8 +27,10 @@ struct CapturedJob {
   std::shared_ptr<const engine::NetworkTable> network;  // null: formulas
 };
 
-/// Opens a complete job; `network`: path of a measured profile, "" for none.
-absl::StatusOr<CapturedJob> OpenCaptured(const std::string& directory, const std::string& network);
+/// Opens a complete job; `network`: path of a measured profile, "" for none. `job_to_write`: where
+/// what is made of it will be, which is refused if it is the job itself.
+absl::StatusOr<CapturedJob> OpenCaptured(const std::string& directory, const std::string& network,
+                                         const std::string& job_to_write);
 
 /// How the others are played: as long as their traces or a table say that they take, or always
 /// there first.

@@ -25,6 +25,11 @@ absl::StatusOr<report::StepDelay> ParseDelay(const std::string& text) {
                     "--delay 1:5ms");
   }
   PRISM_ASSIGN_OR_RETURN(delay.ns, ParseDuration(text.substr(colon + 1)));
+  constexpr int64_t kMostNs = int64_t{24} * 3600 * 1'000'000'000;
+  if (delay.ns > kMostNs) {
+    return WithHint(absl::InvalidArgumentError(fmt::format("--delay {} is more than a day", text)),
+                    "--delay 1:5ms");
+  }
   return delay;
 }
 

@@ -78,7 +78,11 @@ class CostModel {
   /// the port of a world rank's GPU, of a NIC of a node. None: there is no such link.
   std::optional<uint32_t> PortLink(const graph::Graph& graph, uint32_t rank) const;
   std::optional<uint32_t> NicLink(const graph::Graph& graph, uint32_t node, uint32_t nic) const;
-  /// What messages were measured to reach by a NIC, where nodes are nearest; none: not known.
+  /// What messages were measured to reach by a port, and by a NIC, where nodes are nearest; none:
+  /// not known.
+  std::optional<double> PortBytesPerS() const {
+    return network_ == nullptr ? std::nullopt : network_->PortBytesPerS();
+  }
   std::optional<double> NicBytesPerS() const {
     return network_ == nullptr ? std::nullopt : network_->NicBytesPerS();
   }

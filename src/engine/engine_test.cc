@@ -832,8 +832,8 @@ TEST_F(EngineTest, CommunicatorsThatShareALinkSlowEachOther) {
   EXPECT_EQ(finish(kWholeLink / 2), std::pair(int64_t{1100}, int64_t{1400}));
 }
 
-// A rank's messages to another, one after the other: each of `mib` comes when the host time before
-// it is over, on either side.
+// A rank's messages to another, one after the other: each comes when the kernel before it is over,
+// on either side.
 struct Sent {
   uint64_t half_mib;
   int64_t sender_ns, receiver_ns;  // kernels before

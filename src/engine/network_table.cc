@@ -170,6 +170,10 @@ void NetworkTable::FindDoubtBetween(std::vector<Point>* points) {
     Point& point = (*points)[i];
     point.between = std::abs(std::log(At(others, point.bytes).ns / point.ns));
   }
+  // What lies beyond the ends is told by these.
+  if (points->size() < 3) return;
+  points->front().between = (*points)[1].between;
+  points->back().between = (*points)[points->size() - 2].between;
 }
 
 void NetworkTable::DoubtSingles(std::vector<Point>* points) {
@@ -249,9 +253,16 @@ std::optional<LinkModel> NetworkTable::MeasuredLinks() const {
   return model;
 }
 
+std::optional<double> NetworkTable::PortBytesPerS() const {
+  if (!links_.has_value() || !links_->ports) return std::nullopt;
+  const double ns = links_->protocols.back().port_ns_per_byte;
+  return ns > 0 ? std::optional(1e9 / ns) : std::nullopt;
+}
+
 std::optional<double> NetworkTable::NicBytesPerS() const {
   if (!links_.has_value() || !links_->nics) return std::nullopt;
-  return 1e9 / links_->protocols.back().nic_ns_per_byte;
+  const double ns = links_->protocols.back().nic_ns_per_byte;
+  return ns > 0 ? std::optional(1e9 / ns) : std::nullopt;
 }
 
 void NetworkTable::ChangeSpeed(CommOp op, double bytes, const Placement& at,

@@ -78,7 +78,8 @@ class NetworkTable {
   std::optional<NetworkTime> TimeOf(const Gpu& gpu, trace::CommOp op, uint32_t nccl_type,
                                     uint64_t bytes, const Placement& at,
                                     const LinkModel::Speed& speed = {}) const;
-  /// Of a message that only has to cross NICs, as far as they are known.
+  /// Of a message that only has to cross ports, or NICs, as far as they are known.
+  std::optional<double> PortBytesPerS() const;
   std::optional<double> NicBytesPerS() const;
 
  private:

@@ -142,13 +142,17 @@ absl::Status AddLink(const WhatIf& what_if, const Graph& graph, const CostModel&
         absl::InvalidArgumentError(absl::StrCat("there is no such link: ", what_if.Text())),
         "ranks, nodes and NICs are numbered from 0");
   }
+  const bool is_nic = what_if.kind == WhatIf::Kind::kNic;
+  const std::optional<double> reached = is_nic ? model.NicBytesPerS() : model.PortBytesPerS();
+  if (!reached.has_value()) {
+    return WithHint(absl::FailedPreconditionError(absl::StrCat(
+                        "no messages ", is_nic ? "between" : "within",
+                        " nodes were measured: ", what_if.Text(), " would change nothing")),
+                    is_nic ? "prism netprofile --nodes 2 --operations Send,..."
+                           : "prism netprofile --operations Send,...");
+  }
   double factor = what_if.factor;
   if (what_if.bytes_per_s > 0) {
-    const std::optional<double> reached = model.NicBytesPerS();
-    if (!reached.has_value()) {
-      return WithHint(absl::FailedPreconditionError("no messages between nodes were measured"),
-                      "prism netprofile --nodes 2 --operations Send,... or a factor");
-    }
     // What lets more through than was reached is not what limits it.
     factor = std::min(1.0, what_if.bytes_per_s / *reached);
   }
@@ -281,6 +285,16 @@ absl::Status ChangeReplicas(const WhatIf& what_if, Graph* graph, Target* target)
 
 absl::StatusOr<Durations> DurationsIf(std::span<const WhatIf> what_ifs, const Graph& graph,
                                       const CostModel& model, Factors factors) {
+  // Times are whole nanoseconds of 64 bits.
+  constexpr double kMostTogether = 1e6;
+  double together = 1;
+  for (const WhatIf& what_if : what_ifs)
+    together *= std::max(what_if.factor, 1 / std::max(what_if.factor, 1 / kMostTogether));
+  if (together > kMostTogether) {
+    return WithHint(absl::InvalidArgumentError(
+                        absl::StrCat("the factors of all what-ifs together come to ", together)),
+                    "at most 1000 each and 1e6 together");
+  }
   for (const WhatIf& what_if : what_ifs) {
     if (what_if.kind == WhatIf::Kind::kPort || what_if.kind == WhatIf::Kind::kNic)
       PRISM_RETURN_IF_ERROR(AddLink(what_if, graph, model, &factors));

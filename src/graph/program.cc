@@ -264,8 +264,7 @@ std::vector<uint32_t> PeerPattern(const Reader& trace) {
 bool EndsEarly(const Program& program, const Op* first) {
   return std::all_of(first, first + first->detail, [&](const Op& op) {
     const Call& call = program.calls[op.a];
-    return call.op == trace::CommOp::kSend && call.group == first->detail &&
-           call.bytes <= trace::kEarlySendBytes;
+    return BeginsEarly(call) && call.group == first->detail;
   });
 }
 

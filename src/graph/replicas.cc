@@ -53,8 +53,13 @@ absl::StatusOr<Layout> FindLayout(const Graph& graph, uint32_t number) {
                     "prism inspect DIR lists the communicators");
   };
   if (found == graph.communicators.end()) return bad("is none that the job uses");
-  if (graph.ranks.size() != graph.world)
-    return absl::FailedPreconditionError("ranks without a trace cannot be replicated");
+  if (graph.ranks.size() != graph.world) {
+    return WithHint(absl::FailedPreconditionError(
+                        absl::StrCat(graph.world - graph.ranks.size(), " of ", graph.world,
+                                     " ranks have no trace, or have failed: communicator ", number,
+                                     " can have no more or fewer replicas")),
+                    "a complete job, and no such --what-if after a failed rank");
+  }
   for (const Communicator& c : graph.communicators) {
     for (const Member& member : c.members) {
       if (member.rank == kNone) {

@@ -583,6 +583,8 @@ absl::StatusOr<Prediction> Predict(Graph* graph, const PredictOptions& options,
   }
   PRISM_ASSIGN_OR_RETURN(result.outcome, evaluate(plain, nullptr, true, 0));
   p.operations = result.outcome.operations;
+  if (has_steps && options.draws > 0 && together.empty())
+    together = CountedSteps(result.outcome, result.steps);
   if (has_steps) {
     const std::vector<int64_t> ends = StepEnds(result.outcome, count);
     for (size_t k = 0; k < count; ++k) {

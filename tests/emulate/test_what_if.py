@@ -37,3 +37,18 @@ def test_more_replicas_communicate_as_the_larger_job(prism, tmp_path, kind):
     result, answer = simulate(prism, tmp_path / "2", "--what-if", "micro-batches=2")
     assert result.code != 0
     assert "cannot be told apart" in answer["error"]
+
+
+def test_what_no_evaluation_can_hold_and_what_would_destroy_the_job_are_refused(prism, tmp_path):
+    job = tmp_path / "job"
+    assert prism("capture", "--job", job, "--", "torchrun", "--nproc-per-node", 2, TRAIN, "--preset", "tiny", "--steps", 3).code == 0
+    together = [word for _ in range(3) for word in ("--what-if", "host:0=1000")]
+    for arguments, says in (
+        (("simulate", job, *together), "come to 1e+09"),
+        (("simulate", job, "--delay", "0:90000s"), "more than a day"),
+        (("simulate", job, "--delay", "0:9000000000000000000ns"), "more than a day"),
+        (("emulate", job, "--job", job, "--force"), "is the job that is read"),
+    ):
+        result = prism(*arguments)
+        assert result.code == 1 and says in result.err and "hint:" in result.err
+    assert (job / "trace/rank-00000.prt").exists() and json.loads((job / "job.json").read_text())["mode"] == "capture"
