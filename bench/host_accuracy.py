@@ -619,6 +619,12 @@ def parse_arguments() -> argparse.Namespace:
         parser.error(f"--steps {options.steps}: {WARM_UP} do not count, and a spread takes two more")
     if options.verb in ("predict", "truth") and options.jobs < 1:
         parser.error(f"--jobs {options.jobs}: at least one")
+    if options.verb == "predict" and options.cases < 1:
+        parser.error(f"--cases {options.cases}: at least one")
+    if options.verb == "predict" and options.only and (min(options.only) < 0 or len(set(options.only)) < len(options.only)):
+        parser.error(f"--only {' '.join(map(str, options.only))}: numbers from 0, each once")
+    if options.verb in ("predict", "truth", "ablate") and not (options.build / "bin/prism").exists():
+        parser.error(f"--build {options.build}: there is no bin/prism")
     return options
 
 
