@@ -69,7 +69,8 @@ def test_interrupt_key_meets_the_program_once(on_terminal, prism):
 for seconds in 60, 1:
     try:
         print("ready", flush=True)  # whoever reads it interrupts inside the try
-        time.sleep(seconds)
+        for _ in range(10 * seconds):  # a signal just before a sleep is seen behind it
+            time.sleep(0.1)
     except KeyboardInterrupt:
         print("interrupt", flush=True)
 """
