@@ -430,30 +430,31 @@ def truth_of(folder: Path, digest: str, steps: int | None = None) -> dict | None
     return found
 
 
+def run_truth(options: argparse.Namespace, case: Case, digest: str, **head) -> dict:
+    """What the job's true run gives, which is not made again where it succeeded for these predictions; `head` goes into its file, too."""
+    folder = options.out / case.name
+    result = truth_of(folder, digest, options.steps)
+    if result is not None and "failure" not in result:
+        return result
+    folder.mkdir(parents=True, exist_ok=True)
+    links, times = write_tables(case, folder, "truth", jitter_seed(case, "truth"))
+    runner = Runner(options)
+    result = {"predictions_sha256": digest, **head, "steps": options.steps, **provenance()}
+    try:
+        text = runner.run([runner.hostcuda, "run", "--clock", "virtual", "--links", links, "--times", times, "--", runner.trainer,
+                           "--launch", case.world, "--gpus-per-node", case.per_node, *case.flags(options.steps)], folder / "truth.log", {})  # fmt: skip
+        result |= iteration(printed_steps(text), options.steps, "the job")
+    except RunFailed as failure:
+        result["failure"] = str(failure)
+        progress(f"{Path(sys.argv[0]).stem}: {case.name}: {failure}")
+    (folder / "truth.json").write_text(json.dumps(result, indent=1))
+    return result
+
+
 def truth(options: argparse.Namespace) -> int:
     predictions, digest = read_predictions(options.out)
-
-    def found(row: dict) -> dict:
-        case, folder = case_of(row), options.out / row["name"]
-        result = truth_of(folder, digest, options.steps)
-        if result is not None and "failure" not in result:
-            return result
-        folder.mkdir(parents=True, exist_ok=True)
-        links, times = write_tables(case, folder, "truth", jitter_seed(case, "truth"))
-        runner = Runner(options)
-        result = {"predictions_sha256": digest, "steps": options.steps, **provenance()}
-        try:
-            text = runner.run([runner.hostcuda, "run", "--clock", "virtual", "--links", links, "--times", times, "--", runner.trainer,
-                               "--launch", case.world, "--gpus-per-node", case.per_node, *case.flags(options.steps)],
-                              folder / "truth.log", {})  # fmt: skip
-            result |= iteration(printed_steps(text), options.steps, "the job")
-        except RunFailed as failure:
-            result["failure"] = str(failure)
-            progress(f"host_accuracy: {case.name}: {failure}")
-        (folder / "truth.json").write_text(json.dumps(result, indent=1))
-        return result
-
-    return 1 if any("failure" in result for result in each(options, predictions["cases"], found)) else 0
+    results = each(options, predictions["cases"], lambda row: run_truth(options, case_of(row), digest))
+    return 1 if any("failure" in result for result in results) else 0
 
 
 def describe(row: dict) -> str:

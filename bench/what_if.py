@@ -24,8 +24,8 @@ import statistics
 import sys
 from pathlib import Path
 
-from host_accuracy import (EVENT_NS, EXACT_PAYLOAD, TRUE_STEPS, WARM_UP, Case, Runner, capture, case_of, clock_of, draw, each, iteration, jitter_seed,
-                           measure_links, printed_steps, simulated, truth_of, write_tables)  # fmt: skip
+from host_accuracy import (EVENT_NS, EXACT_PAYLOAD, TRUE_STEPS, WARM_UP, Case, Runner, capture, case_of, clock_of, draw, each, iteration,
+                           measure_links, run_truth, simulated, truth_of)  # fmt: skip
 from predictions import read_predictions, write_predictions
 from provenance import ROOT, provenance
 from torchrun import RunFailed, progress
@@ -152,27 +152,8 @@ def truth(options: argparse.Namespace) -> int:
     predictions, predictions_sha256 = read_predictions(options.out)
     jobs = [row["changed"][change] for row in predictions["cases"] for change, prediction in row.get("predicted", {}).items() if "refused" not in prediction]
 
-    def found(row: dict) -> dict:
-        job, digest = case_of(row), digest_of(row)
-        folder = options.out / job.name
-        result = truth_of(folder, digest, options.steps)
-        if result is not None and "failure" not in result:
-            return result
-        folder.mkdir(parents=True, exist_ok=True)
-        links, times = write_tables(job, folder, "truth", jitter_seed(job, "truth"))
-        runner = Runner(options)
-        result = {"predictions_sha256": digest, "predicted": predictions_sha256, "steps": options.steps, **provenance()}
-        try:
-            text = runner.run([runner.hostcuda, "run", "--clock", "virtual", "--links", links, "--times", times, "--", runner.trainer,
-                               "--launch", job.world, "--gpus-per-node", job.per_node, *job.flags(options.steps)], folder / "truth.log", {})  # fmt: skip
-            result |= iteration(printed_steps(text), options.steps, "the job")
-        except RunFailed as failure:
-            result["failure"] = str(failure)
-            progress(f"what_if: {job.name}: {failure}")
-        (folder / "truth.json").write_text(json.dumps(result, indent=1))
-        return result
-
-    return 1 if any("failure" in result for result in each(options, jobs, found)) else 0
+    results = each(options, jobs, lambda row: run_truth(options, case_of(row), digest_of(row), predicted=predictions_sha256))
+    return 1 if any("failure" in result for result in results) else 0
 
 
 def evaluate(options: argparse.Namespace) -> int:
