@@ -194,19 +194,23 @@ class CalibrateVerb final : public Verb {
             continue;
           }
           if (check && calibration->sampled.count(index) == 0) continue;
-          absl::StatusOr<calibrate::Work> work = absl::FailedPreconditionError("");
-          if (trusted) {
-            PRISM_ASSIGN_OR_RETURN(const trace::Reader captured,
-                                   trace::Reader::Open(graph.ranks[index].path));
-            work = calibrate::Retime({measured[like], outlines[like]},
-                                     {captured, calibrate::OutlineOf(captured)}, &times,
-                                     calibration->PathOf(index));
-            if (check && absl::IsFailedPrecondition(work.status())) continue;
-          }
-          if (absl::IsFailedPrecondition(work.status())) {
-            if (trusted) spdlog::info("{}", std::string(work.status().message()));
+          const auto refuse = [&] {
             retimed.refused.push_back(rank);
             refused.ranks.push_back(index);
+          };
+          if (!trusted) {
+            refuse();
+            continue;
+          }
+          PRISM_ASSIGN_OR_RETURN(const trace::Reader captured,
+                                 trace::Reader::Open(graph.ranks[index].path));
+          const absl::StatusOr<calibrate::Work> work = calibrate::Retime(
+              {measured[like], outlines[like]}, {captured, calibrate::OutlineOf(captured)}, &times,
+              calibration->PathOf(index));
+          if (absl::IsFailedPrecondition(work.status())) {
+            if (check) continue;
+            spdlog::info("{}", std::string(work.status().message()));
+            refuse();
             continue;
           }
           if (!work.ok()) return work.status();
@@ -229,14 +233,13 @@ class CalibrateVerb final : public Verb {
         PRISM_ASSIGN_OR_RETURN(const int code, Measure(refused, calibration));
         if (code != 0) return code;
       }
-      for (const Retimed::Check& checked : checks) {
-        if (!check || std::abs(checked.difference()) <= kTrusted) continue;
-        spdlog::info(
-            "rank {} would be {:.1f} % off if it were timed by others: all of its kind run",
-            checked.rank, 100 * checked.difference());
-        trusted = false;
-        break;
-      }
+      const auto off = std::find_if(
+          checks.begin(), checks.end(),
+          [](const Retimed::Check& checked) { return std::abs(checked.difference()) > kTrusted; });
+      if (!check || off == checks.end()) continue;
+      spdlog::info("rank {} would be {:.1f} % off if it were timed by others: all of its kind run",
+                   off->rank, 100 * off->difference());
+      trusted = false;
     }
     if (trusted) retimed.checks.insert(retimed.checks.end(), checks.begin(), checks.end());
     return 0;
